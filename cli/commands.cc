@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/commands.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/codecs.h"
+#include "cli/doctor.h"
+#include "cli/eval.h"
+#include "cli/options.h"
+#include "cli/run.h"
+#include "tersekv/version.h"
+
+namespace tersekv::cli {
+namespace {
+
+constexpr const char* kCommands[] = {"run", "eval", "codecs", "doctor"};
+
+// One line that names what is wrong and where to look.
+int UsageError(std::string message, const std::string& help) {
+  while (!message.empty() && (message.back() == '\n' || message.back() == '.')) message.pop_back();
+  return Fail(InvalidArgument(fmt::format("{} (see `{} --help`)", message, help)));
+}
+
+// A wrong value that was not typed: the variable that it comes from.
+std::string FromEnvironment(const std::string& message, int argc, const char* const* argv) {
+  if (!message.starts_with("--ctx:") || std::getenv("TERSEKV_CTX") == nullptr) return "";
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]).starts_with("--ctx")) return "";
+  }
+  return ", set by the environment variable TERSEKV_CTX";
+}
+
+}  // namespace
+
+int Main(int argc, const char* const* argv) {
+  CLI::App app("TerseKV keeps the attention KV cache of a language model packed: 2 to 8 bits a value instead of 16.",
+               "tersekv");
+  app.set_version_flag("--version", fmt::format("tersekv {} ({})", Version(), Commit()), "Print the version");
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  tersekv run -m model.gguf -p \"Why is the sky blue?\" --kv k4v4\n"
+      "  tersekv eval -m model.gguf --text book.txt --kv k4v4,k3v3\n"
+      "  tersekv doctor -m model.gguf\n"
+      "`tersekv COMMAND --help` explains a command.");
+  RunOptions run;
+  EvalOptions eval;
+  CodecsOptions codecs;
+  DoctorOptions doctor;
+  const CLI::App* run_command = AddRun(&app, &run);
+  const CLI::App* eval_command = AddEval(&app, &eval);
+  const CLI::App* codecs_command = AddCodecs(&app, &codecs);
+  AddDoctor(&app, &doctor);
+
+  const std::string first = argc > 1 ? argv[1] : "";
+  if (first.empty()) return UsageError("no command: run, eval, codecs or doctor", "tersekv");
+  bool known = first[0] == '-';
+  for (const char* command : kCommands) known = known || first == command;
+  if (!known) {
+    return UsageError(fmt::format("unknown command '{}': known are run, eval, codecs and doctor", first), "tersekv");
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {  // --help, --version
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    return UsageError(e.what() + FromEnvironment(e.what(), argc, argv),
+                      first[0] == '-' ? "tersekv" : "tersekv " + first);
+  }
+  if (run_command->parsed()) return Run(run);
+  if (eval_command->parsed()) return Eval(eval);
+  if (codecs_command->parsed()) return Codecs(codecs);
+  return Doctor(doctor);
+}
+
+}  // namespace tersekv::cli

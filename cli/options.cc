@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <limits>
+
+#include "tersekv/cache.h"
+#include "tersekv/spec.h"
+
+namespace tersekv::cli {
+
+void AddEngineOptions(CLI::App* app, EngineOptions* options) {
+  app->add_option("-m,--model", options->model, "Model file (GGUF)")->type_name("FILE");
+  app->add_option("--ctx", options->ctx, "Most tokens of the sequence; 0 = what the model was trained for")
+      ->envname("TERSEKV_CTX")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30).description(""))
+      ->type_name("N")
+      ->capture_default_str();
+  app->add_option("--threads", options->threads, "Threads; 0 = all cores")
+      ->check(CLI::Range(0, 4096).description(""))
+      ->type_name("N")
+      ->capture_default_str();
+  app->add_option("--ubatch", options->ubatch, "Tokens of one forward pass")
+      ->check(CLI::Range(1, 65536).description(""))
+      ->type_name("N")
+      ->capture_default_str();
+  app->add_option("--mode", options->mode, "How the host works inside the engine: auto, custom or overwrite")
+      ->check(CLI::IsMember({"auto", "custom", "overwrite"}).description(""))
+      ->type_name("MODE")
+      ->capture_default_str();
+}
+
+void AddKvBytesOption(CLI::App* app, EngineOptions* options) {
+  app->add_option("--kv-bytes", options->kv_bytes, "Byte budget of the KV cache, e.g. 64M (K, M, G); none by default")
+      ->envname("TERSEKV_KV_BYTES")
+      ->type_name("SIZE");
+}
+
+void AddJsonOption(CLI::App* app, std::string* path) {
+  app->add_option("--json", *path, "Write JSON to FILE; '-' or no value: to standard output, and nothing else there")
+      ->expected(0, 1)
+      ->default_str("-")
+      ->type_name("FILE");
+}
+
+Result<llama::SessionOptions> MakeSessionOptions(const EngineOptions& options, const std::string& kv) {
+  if (options.model.empty()) return InvalidArgument("no model: name a GGUF file with -m MODEL.gguf");
+  llama::SessionOptions session;
+  session.model_path = options.model;
+  session.kv = kv;
+  session.ctx = options.ctx;
+  session.ubatch = options.ubatch;
+  session.threads = options.threads;
+  session.mode = options.mode == "custom"      ? llama::HostMode::kCustom
+                 : options.mode == "overwrite" ? llama::HostMode::kOverwrite
+                                               : llama::HostMode::kAuto;
+  if (!options.kv_bytes.empty()) {
+    auto bytes = ParseBytes(options.kv_bytes);
+    if (!bytes) return InvalidArgument("--kv-bytes: " + bytes.error().message());
+    session.kv_bytes = *bytes;
+  }
+  return session;
+}
+
+Result<size_t> ParseBytes(std::string_view text) {
+  const auto bad = [&] {
+    return InvalidArgument(fmt::format("'{}' is not a size: write a positive number with K, M or G, e.g. 64M", text));
+  };
+  size_t digits = 0;
+  while (digits < text.size() && (std::isdigit(static_cast<unsigned char>(text[digits])) || text[digits] == '.')) {
+    ++digits;
+  }
+  const std::string number(text.substr(0, digits));
+  std::string suffix(text.substr(digits));
+  for (char& c : suffix) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  if (number.empty() || number == "." || std::count(number.begin(), number.end(), '.') > 1) return bad();
+  double scale = 1;
+  if (!suffix.empty() && suffix != "B") {
+    const size_t at = std::string_view("KMG").find(suffix[0]);
+    if (at == std::string_view::npos) return bad();
+    if (suffix.size() > 1 && suffix.substr(1) != "B" && suffix.substr(1) != "IB") return bad();
+    for (size_t i = 0; i <= at; ++i) scale *= 1024;
+  }
+  const double bytes = std::stod(number) * scale;
+  if (!(bytes >= 1)) return bad();
+  if (bytes > 9e15) return InvalidArgument(fmt::format("'{}' is beyond what this machine can address", text));
+  return static_cast<size_t>(bytes);
+}
+
+const std::vector<std::string>& StockCaches() {
+  static const std::vector<std::string> names = {"stock-f32", "stock-f16", "stock-q8_0", "stock-q4_0"};
+  return names;
+}
+
+bool IsStock(std::string_view kv) { return kv.starts_with("stock-"); }
+
+Result<std::string> CheckKv(const std::string& kv) {
+  if (IsStock(kv)) {
+    const auto& names = StockCaches();
+    if (std::find(names.begin(), names.end(), kv) != names.end()) return kv;
+    return InvalidArgument(fmt::format("unknown cache of llama.cpp '{}': known are {}", kv, fmt::join(names, ", ")));
+  }
+  auto spec = ParseSpec(kv);
+  if (!spec) return spec.error();
+  if (Status status = CheckSupported(*spec); !status.ok()) return status;
+  return FormatSpec(*spec);
+}
+
+Result<std::vector<std::string>> CheckKvList(const std::string& list) {
+  std::vector<std::string> names;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    const std::string element = Trim(std::string_view(list).substr(begin, end - begin));
+    if (element.empty()) {
+      return InvalidArgument(
+          fmt::format("'{}' is not a list of specs: an element is empty; write e.g. --kv k4v4,k3v3", list));
+    }
+    auto name = CheckKv(element);
+    if (!name) return name.error();
+    if (std::find(names.begin(), names.end(), *name) == names.end()) names.push_back(*name);
+    begin = end + 1;
+  }
+  return names;
+}
+
+double BitsOf(const std::string& kv, const llama::ModelInfo& model) {
+  if (kv == "stock-f32") return 32;
+  if (kv == "stock-f16") return 16;
+  if (kv == "stock-q8_0") return 8.5;
+  if (kv == "stock-q4_0") return 4.5;
+  const auto spec = ParseSpec(kv);
+  double bits = 0, values = 0;
+  if (spec) {
+    for (const LayerShape& layer : model.layers) {
+      const double n = double(layer.kv_heads) * (layer.head_dim_k + layer.head_dim_v);
+      bits += n * BitsSpec(*spec, layer.head_dim_k, layer.head_dim_v);
+      values += n;
+    }
+  }
+  return values > 0 ? bits / values : std::numeric_limits<double>::quiet_NaN();
+}
+
+bool Blank(std::string_view text) { return text.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos; }
+
+std::string Trim(std::string_view text) {
+  if (Blank(text)) return "";
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  return std::string(text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1));
+}
+
+int Fail(const Status& status) {
+  fmt::print(stderr, "error: {}\n", status.message());
+  return status.code() == StatusCode::kInvalidArgument ? kExitUsage : kExitFailure;
+}
+
+}  // namespace tersekv::cli

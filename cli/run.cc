@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "cli/codecs.h"
+#include "cli/eval_table.h"
+#include "cli/json_envelope.h"
+#include "cli/progress.h"
+#include "cli/utf8.h"
+#include "tersekv/llama.h"
+
+namespace tersekv::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double Since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+volatile std::sig_atomic_t interrupted = 0;
+
+// While it lives the first Ctrl-C ends the answer, so that its figures are still shown; the second one ends the
+// program.
+class InterruptGuard {
+ public:
+  InterruptGuard() {
+    struct sigaction action {};
+    action.sa_handler = [](int) { interrupted = 1; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+    sigaction(SIGINT, &action, &before_);
+  }
+  ~InterruptGuard() { sigaction(SIGINT, &before_, nullptr); }
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+ private:
+  struct sigaction before_ {};
+};
+
+struct Answer {
+  std::string text;
+  std::string stop;  // eos, length, context, interrupt, error
+  int64_t prompt_tokens = 0, tokens = 0, steps = 0;
+  double prefill_seconds = 0, decode_seconds = 0;
+};
+
+double Rate(int64_t n, double seconds) { return seconds > 0 ? static_cast<double>(n) / seconds : 0; }
+
+Result<std::string> UserText(const RunOptions& options) {
+  std::string text;
+  if (!options.file.empty()) {
+    auto file = ReadText(options.file, "prompt file");
+    if (!file) return file.error();
+    text = std::move(*file);
+  }
+  if (!options.file.empty() && !options.prompt.empty()) text += "\n";
+  text += options.prompt;
+  if (Blank(text)) return InvalidArgument("the prompt is empty: give a text with -p TEXT or --file FILE");
+  return text;
+}
+
+Result<std::vector<int32_t>> PromptTokens(const RunOptions& options, const llama::Session& session,
+                                          const std::string& text) {
+  const bool chat = options.chat || (!options.no_chat && !session.model().chat_template.empty());
+  if (!chat) {
+    if (!options.system.empty()) {
+      return InvalidArgument("--system needs a chat template, and this prompt goes in without one: put it into -p");
+    }
+    return session.Tokenize(text, true, false);
+  }
+  if (session.model().chat_template.empty()) {
+    return InvalidArgument("--chat: the model has no chat template; --no-chat sends the prompt as it is");
+  }
+  std::vector<llama::ChatMessage> messages;
+  if (!options.system.empty()) messages.push_back({"system", options.system});
+  messages.push_back({"user", text});
+  auto prompt = session.ApplyChatTemplate(messages);
+  if (!prompt) {
+    return Status(prompt.error().code(), prompt.error().message() + "; --no-chat sends the prompt as it is");
+  }
+  return session.Tokenize(*prompt, true, true);
+}
+
+// Generates until something stops it. What was generated is in `answer` also when this fails.
+Status Generate(const RunOptions& options, llama::Session* session, int64_t ctx, bool stream, Answer* answer) {
+  Sampler sampler(options.sampler);
+  Utf8Stream utf8;
+  const auto emit = [&](const std::string& text) {
+    answer->text += text;
+    if (!stream) return;
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  };
+  const InterruptGuard guard;
+  const auto start = Clock::now();
+  Status status;
+  answer->stop = "length";
+  while (answer->tokens < options.n) {
+    const int32_t token = sampler.Sample(session->Logits(0));
+    if (token < 0) {
+      status = DataLoss("the logits are not finite: the model file may be damaged; try `tersekv doctor -m MODEL`");
+    } else if (session->IsEndOfGeneration(token)) {
+      answer->stop = "eos";
+      break;
+    }
+    if (!status.ok()) break;
+    emit(utf8.Push(session->Piece(token)));
+    if (++answer->tokens == options.n) break;
+    const int64_t length = session->Length(0);
+    if (interrupted || length >= ctx) {
+      answer->stop = interrupted ? "interrupt" : "context";
+      break;
+    }
+    const llama::BatchToken next = {token, static_cast<int32_t>(length), 0, true};
+    status = session->Decode({&next, 1});
+    if (!status.ok()) break;
+    ++answer->steps;
+  }
+  emit(utf8.Flush());
+  if (stream) std::fputs("\n", stdout);
+  answer->decode_seconds = Since(start);
+  if (!status.ok()) answer->stop = "error";
+  if (status.ok() && stream && (std::fflush(stdout) != 0 || std::ferror(stdout))) {
+    return DataLoss("standard output cannot be written: the answer is not whole");
+  }
+  return status;
+}
+
+Json RowOf(const llama::Session& session, const Answer& answer) {
+  const CacheUsage usage = session.Usage();
+  Json row;
+  row["spec"] = session.kv();
+  row["bits_spec"] = BitsOf(session.kv(), session.model());
+  row["bits_effective"] = usage.bits_effective;
+  row["kv_bytes_used"] = usage.bytes_used;
+  row["kv_bytes_reserved"] = usage.bytes_reserved;
+  row["kv_bytes_f16"] = usage.bytes_f16;
+  row["ratio"] = CompressionRatio(usage);
+  row["prompt_tokens"] = answer.prompt_tokens;
+  row["tokens"] = answer.tokens;
+  row["context"] = session.Length(0);
+  row["prefill"] = "decode";
+  row["prefill_tps"] = Rate(answer.prompt_tokens, answer.prefill_seconds);
+  row["decode_tps"] = Rate(answer.steps, answer.decode_seconds);
+  row["attention_seconds"] = session.attention_seconds();
+  row["host_mode"] = llama::HostModeName(session.mode());
+  row["threads"] = session.threads();
+  row["stop"] = answer.stop;
+  row["text"] = answer.text;
+  return row;
+}
+
+void PrintFigures(const llama::Session& session, const Answer& answer) {
+  const CacheUsage usage = session.Usage();
+  fmt::print(stderr,
+             "{}, host mode {}, {} threads: prompt {} tokens at {:.1f} t/s, answer {} tokens at {:.1f} t/s (stop: {}); "
+             "KV {} used, {} as f16 ({:.2f}x), {:.3f} bits a value\n",
+             session.kv(), llama::HostModeName(session.mode()), session.threads(), answer.prompt_tokens,
+             Rate(answer.prompt_tokens, answer.prefill_seconds), answer.tokens,
+             Rate(answer.steps, answer.decode_seconds), answer.stop, Size(static_cast<double>(usage.bytes_used)),
+             Size(static_cast<double>(usage.bytes_f16)), CompressionRatio(usage), usage.bits_effective);
+}
+
+Status RunPrompt(const RunOptions& options) {
+  if (options.chat && options.no_chat) return InvalidArgument("--chat and --no-chat exclude each other: give one");
+  const auto text = UserText(options);
+  if (!text) return text.error();
+  const auto kv = CheckKv(options.kv);
+  if (!kv) return kv.error();
+  if (Status status = CheckWritable(options.json); !status.ok()) return status;
+  const auto session_options = MakeSessionOptions(options.engine, *kv);
+  if (!session_options) return session_options.error();
+  auto opened = llama::Session::Open(*session_options);
+  if (!opened) return opened.error();
+  llama::Session& session = **opened;
+
+  const auto prompt = PromptTokens(options, session, *text);
+  if (!prompt) return prompt.error();
+  const int64_t ctx = options.engine.ctx > 0 ? options.engine.ctx : session.model().ctx_train;
+  Answer answer;
+  answer.prompt_tokens = static_cast<int64_t>(prompt->size());
+  if (prompt->empty()) return InvalidArgument("the prompt has no tokens: give a text with -p TEXT or --file FILE");
+  if (answer.prompt_tokens > ctx) {
+    return InvalidArgument(fmt::format("the prompt has {} tokens, the context holds {}: shorten it or raise --ctx",
+                                       answer.prompt_tokens, ctx));
+  }
+  Progress progress("prompt", options.quiet);
+  const auto start = Clock::now();
+  Status status = session.Prefill(*prompt, 0, [&](size_t done, size_t total) { progress.Update(done, total); });
+  if (!status.ok()) return status;
+  answer.prefill_seconds = Since(start);
+  progress.Finish();
+
+  status = Generate(options, &session, ctx, options.json != "-", &answer);
+  if (!options.quiet) PrintFigures(session, answer);
+  if (!options.json.empty()) {
+    const Status written = WriteText(options.json, Dump(Envelope(Json::array({RowOf(session, answer)}))));
+    if (!written.ok()) return written;
+  }
+  return status;
+}
+
+}  // namespace
+
+int Run(const RunOptions& options) {
+  if (options.kv == "list") return Codecs({options.json});
+  const Status status = RunPrompt(options);
+  return status.ok() ? kExitOk : Fail(status);
+}
+
+}  // namespace tersekv::cli

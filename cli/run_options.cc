@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run.h"
+
+namespace tersekv::cli {
+
+CLI::App* AddRun(CLI::App* app, RunOptions* options) {
+  CLI::App* sub = app->add_subcommand("run", "Answer a prompt with a packed KV cache");
+  AddEngineOptions(sub, &options->engine);
+  AddKvBytesOption(sub, &options->engine);
+  sub->add_option("--kv", options->kv, "How the KV cache is stored; 'list' prints every spec")
+      ->envname("TERSEKV_KV")
+      ->type_name("SPEC")
+      ->capture_default_str();
+  sub->add_option("-p,--prompt", options->prompt, "Prompt; comes after the text of --file")->type_name("TEXT");
+  sub->add_option("--file", options->file, "Prompt from a file; '-' is standard input")->type_name("FILE");
+  sub->add_flag("--chat", options->chat, "Use the model's chat template (the default when it has one)");
+  sub->add_flag("--no-chat", options->no_chat, "Send the prompt as it is");
+  sub->add_option("--system", options->system, "System message of the chat")->type_name("TEXT");
+  sub->add_option("-n", options->n, "Most tokens to generate")
+      ->check(CLI::Range(0, 1 << 30).description(""))
+      ->type_name("N")
+      ->capture_default_str();
+  sub->add_option("--temp", options->sampler.temp, "Temperature; 0 = always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0).description(""))
+      ->type_name("T")
+      ->capture_default_str();
+  sub->add_option("--top-k", options->sampler.top_k, "Sample among the K likeliest tokens; 0 = all")
+      ->check(CLI::Range(0, 1 << 30).description(""))
+      ->type_name("K")
+      ->capture_default_str();
+  sub->add_option("--top-p", options->sampler.top_p, "Sample among the likeliest tokens whose share reaches P")
+      ->check(CLI::Range(0.0, 1.0).description(""))
+      ->type_name("P")
+      ->capture_default_str();
+  sub->add_option("--seed", options->sampler.seed, "Seed of the sampling")->type_name("N")->capture_default_str();
+  AddJsonOption(sub, &options->json);
+  sub->add_flag("--quiet", options->quiet, "Only the answer: no progress, no figures");
+  sub->footer(
+      "The answer goes to standard output, progress and figures to standard error.\n\n"
+      "Examples:\n"
+      "  tersekv run -m model.gguf -p \"Why is the sky blue?\" --kv k4v4 -n 128\n"
+      "  tersekv run -m model.gguf --file book.txt -p \"Who is the butler?\" --kv k4v3 --kv-bytes 64M --json run.json\n"
+      "  tersekv run --kv list");
+  return sub;
+}
+
+}  // namespace tersekv::cli

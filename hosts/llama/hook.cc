@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hosts/llama/hook.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstring>
+
+#include "src/base/check.h"
+
+namespace tersekv::llama {
+
+Hook::Hook(KvCache* cache, std::vector<int> layer_ordinals, HostMode mode, int threads)
+    : cache_(cache), layer_ordinals_(std::move(layer_ordinals)), mode_(mode) {
+  if (mode_ == HostMode::kOverwrite) pool_ = std::make_unique<ThreadPool>(threads);
+}
+
+void Hook::Begin(std::span<const StepToken> tokens) {
+  tokens_.assign(tokens.begin(), tokens.end());
+  next_ = 0;
+  status_ = Status();
+}
+
+Status Hook::End() {
+  if (in_step_) {
+    in_step_ = false;
+    const Status s = cache_->EndStep();
+    if (status_.ok()) status_ = s;
+  }
+  if (status_.ok() && next_ != tokens_.size()) {
+    status_ =
+        Internal(fmt::format("the engine ran {} of {} tokens through the hook: this llama.cpp builds its graph in a "
+                             "way this version does not know",
+                             next_, tokens_.size()));
+  }
+  return status_;
+}
+
+bool Hook::OnNode(ggml_tensor* node, bool ask, void* userdata) {
+  Hook& hook = *static_cast<Hook*>(userdata);
+  const NodeInfo info = ReadNode(node);
+  if (info.kind == NodeKind::kOther) return !ask;
+  return hook.mode_ == HostMode::kCustom ? hook.Custom(node, info, ask) : hook.Overwrite(node, info, ask);
+}
+
+// Nodes are rewritten while the graph is asked for, so the pass is never split; a reused graph comes rewritten.
+bool Hook::Custom(ggml_tensor* node, const NodeInfo& info, bool ask) {
+  if (!ask) return true;
+  if (info.kind == NodeKind::kStoreK && Ordinal(info.layer) == 0) StartPass(node);
+  if (node->op != GGML_OP_CUSTOM)
+    RewriteAsCustom(node, info.kind == NodeKind::kAttention ? AttentionOpFn : StoreOp, this);
+  return false;
+}
+
+bool Hook::Overwrite(ggml_tensor* node, const NodeInfo& info, bool ask) {
+  if (ask) return true;
+  if (info.kind == NodeKind::kStoreK && Ordinal(info.layer) == 0) StartPass(node);
+  if (info.kind == NodeKind::kAttention) {
+    pool_->Run([&](int worker, int workers) { Attend(node, worker, workers); });
+  } else {
+    pool_->Run([&](int worker, int workers) { Store(node, worker, workers); });
+  }
+  return true;
+}
+
+void Hook::StoreOp(ggml_tensor* node, int worker, int workers, void* userdata) {
+  static_cast<Hook*>(userdata)->Store(node, worker, workers);
+}
+
+void Hook::AttentionOpFn(ggml_tensor* node, int worker, int workers, void* userdata) {
+  static_cast<Hook*>(userdata)->Attend(node, worker, workers);
+}
+
+// The first layer's K: a new forward pass (ubatch) begins, the one before it is complete.
+void Hook::StartPass(const ggml_tensor* node) {
+  if (in_step_) {
+    in_step_ = false;
+    if (const Status s = cache_->EndStep(); status_.ok()) status_ = s;
+  }
+  const size_t n = static_cast<size_t>(node->src[0]->ne[1]);
+  if (next_ + n > tokens_.size()) {
+    status_ = Internal(fmt::format("the engine runs {} tokens where {} were given", next_ + n, tokens_.size()));
+  }
+  if (!status_.ok()) return;
+  status_ = cache_->BeginStep(std::span(tokens_).subspan(next_, n));
+  in_step_ = status_.ok();
+  next_ += n;
+}
+
+// node: SET_ROWS, src[0] = f32 rows [width, tokens].
+void Hook::Store(const ggml_tensor* node, int worker, int workers) {
+  if (!in_step_) return;
+  const NodeInfo info = ReadNode(node);
+  const ggml_tensor* rows = node->src[0];
+  TERSEKV_CHECK(rows->type == GGML_TYPE_F32 && rows->nb[0] == sizeof(float));
+  cache_->WriteRows(Ordinal(info.layer), info.kind == NodeKind::kStoreK ? Kv::kK : Kv::kV,
+                    static_cast<const float*>(rows->data), static_cast<ptrdiff_t>(rows->nb[1]), worker, workers);
+}
+
+void Hook::Attend(ggml_tensor* node, int worker, int workers) {
+  if (!in_step_) {  // a failed pass still runs to its end: give it numbers
+    if (worker == 0) std::memset(node->data, 0, ggml_nbytes(node));
+    return;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const AttentionShape shape = ReadAttention(node);
+  const AttentionOp op = ReadAttentionOp(node);
+  const ggml_tensor* q = node->src[0];
+  AttentionParams params;
+  params.scale = op.scale;
+  params.softcap = op.softcap;
+  params.max_alibi_bias = op.max_bias;
+  params.sinks = node->src[4] != nullptr ? static_cast<const float*>(node->src[4]->data) : nullptr;
+  Queries queries;
+  queries.data = static_cast<const float*>(q->data);
+  queries.token_stride = static_cast<ptrdiff_t>(q->nb[1]);
+  queries.head_stride = static_cast<ptrdiff_t>(q->nb[2]);
+  queries.heads = shape.heads;
+  queries.out = static_cast<float*>(node->data);
+  queries.out_head_stride = static_cast<ptrdiff_t>(node->nb[1]);
+  queries.out_token_stride = static_cast<ptrdiff_t>(node->nb[2]);
+  cache_->Attend(Ordinal(ReadNode(node).layer), params, queries, worker, workers);
+  if (worker == 0) {
+    attention_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+}
+
+}  // namespace tersekv::llama

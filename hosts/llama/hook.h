@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inside a forward pass: gives K and V rows to the cache and puts our attention in place of the engine's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hosts/llama/graph.h"
+#include "src/base/thread_pool.h"
+#include "tersekv/cache.h"
+#include "tersekv/llama.h"
+
+namespace tersekv::llama {
+
+class Hook {
+ public:
+  // cache: written by this hook only. layer_ordinals: by the model's layer number, -1 where there is no KV.
+  Hook(KvCache* cache, std::vector<int> layer_ordinals, HostMode mode, int threads);
+
+  // Around one llama_decode of these tokens, in batch order.
+  void Begin(std::span<const StepToken> tokens);
+  Status End();  // commits the last forward pass; any failure of the pass is returned
+
+  // ggml_backend_sched_eval_callback; userdata is the Hook.
+  static bool OnNode(ggml_tensor* node, bool ask, void* userdata);
+
+  double attention_seconds() const { return attention_seconds_; }
+
+ private:
+  static void StoreOp(ggml_tensor* node, int worker, int workers, void* userdata);
+  static void AttentionOpFn(ggml_tensor* node, int worker, int workers, void* userdata);
+
+  bool Custom(ggml_tensor* node, const NodeInfo& info, bool ask);
+  bool Overwrite(ggml_tensor* node, const NodeInfo& info, bool ask);
+  void StartPass(const ggml_tensor* node);
+  void Store(const ggml_tensor* node, int worker, int workers);
+  void Attend(ggml_tensor* node, int worker, int workers);
+  int Ordinal(int layer) const { return layer_ordinals_[static_cast<size_t>(layer)]; }
+
+  KvCache* cache_;
+  std::vector<int> layer_ordinals_;
+  HostMode mode_;
+  std::unique_ptr<ThreadPool> pool_;  // overwrite mode
+  std::vector<StepToken> tokens_;
+  size_t next_ = 0;  // first token of the next forward pass
+  bool in_step_ = false;
+  Status status_;
+  double attention_seconds_ = 0;
+};
+
+}  // namespace tersekv::llama

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hosts/llama/model.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+
+#include "hosts/llama/logging.h"
+#include "hosts/llama/probe.h"
+
+namespace tersekv::llama {
+namespace {
+
+Status CheckFile(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return NotFound(fmt::format("there is no model file {}", path));
+  if (!std::filesystem::is_regular_file(path, error)) return NotFound(fmt::format("{} is not a file", path));
+  std::ifstream in(path, std::ios::binary);
+  char magic[4] = {};
+  if (!in) return NotFound(fmt::format("{} cannot be read: check its permissions", path));
+  in.read(magic, 4);
+  if (std::memcmp(magic, "GGUF", 4) != 0) {
+    return DataLoss(fmt::format("{} is not a GGUF file (its first bytes are not \"GGUF\")", path));
+  }
+  return {};
+}
+
+// What is known before a graph is built.
+Status CheckArchitecture(const llama_model* model, const std::string& architecture) {
+  const auto refuse = [&](const std::string& reason) {
+    return Unsupported(
+        fmt::format("{} models cannot run on a packed cache in this version: {}. llama.cpp's own cache "
+                    "(--kv stock-f16) works",
+                    architecture, reason));
+  };
+  if (llama_model_has_encoder(model)) return refuse("they have an encoder");
+  if (llama_model_is_recurrent(model)) return refuse("they keep a recurrent state, not a KV cache");
+  if (llama_model_is_hybrid(model)) return refuse("they mix recurrent and attention layers");
+  if (llama_model_is_diffusion(model)) return refuse("their attention is not causal");
+  if (llama_model_n_swa(model) > 0) {
+    return refuse(fmt::format("they have sliding-window layers (window {})", llama_model_n_swa(model)));
+  }
+  const llama_rope_type rope = llama_model_rope_type(model);
+  if (rope == LLAMA_ROPE_TYPE_MROPE || rope == LLAMA_ROPE_TYPE_VISION || rope == LLAMA_ROPE_TYPE_IMROPE) {
+    return refuse("their positions have several dimensions (M-RoPE)");
+  }
+  if (MetaValue(model, architecture + ".rope.scaling.type") == "longrope") {
+    return refuse("LongRoPE picks its factors by the size of llama.cpp's own cache, which is small here");
+  }
+  return {};
+}
+
+Result<std::shared_ptr<const Model>> Load(const std::string& path) {
+  if (Status s = CheckFile(path); !s.ok()) return s;
+  InitEngine();
+  TakeEngineErrors();
+  llama_model_params params = llama_model_default_params();
+  params.n_gpu_layers = 0;
+  auto model = std::make_shared<Model>();
+  model->model = llama_model_load_from_file(path.c_str(), params);
+  if (model->model == nullptr) {
+    return DataLoss(fmt::format("llama.cpp cannot load {}: {}", path, TakeEngineErrors()));
+  }
+  ModelInfo& info = model->info;
+  char text[256];
+  llama_model_desc(model->model, text, sizeof text);
+  info.description = text;
+  info.architecture = MetaValue(model->model, "general.architecture");
+  info.ctx_train = llama_model_n_ctx_train(model->model);
+  info.vocab = llama_vocab_n_tokens(model->vocab());
+  info.heads = llama_model_n_head(model->model);
+  if (const char* chat = llama_model_chat_template(model->model, nullptr)) info.chat_template = chat;
+  model->packable = CheckArchitecture(model->model, info.architecture);
+  if (model->packable.ok()) model->packable = ProbeLayers(model->model, &info.layers, &model->layer_ordinals);
+  return std::shared_ptr<const Model>(model);
+}
+
+}  // namespace
+
+std::string MetaValue(const llama_model* model, const std::string& key) {
+  char text[256];
+  return llama_model_meta_val_str(model, key.c_str(), text, sizeof text) >= 0 ? text : "";
+}
+
+Result<std::shared_ptr<const Model>> LoadModel(const std::string& path) {
+  static std::mutex mutex;
+  static std::map<std::string, std::weak_ptr<const Model>> loaded;
+  const std::lock_guard lock(mutex);
+  if (std::shared_ptr<const Model> model = loaded[path].lock()) return model;
+  Result<std::shared_ptr<const Model>> model = Load(path);
+  if (model) loaded[path] = *model;
+  return model;
+}
+
+}  // namespace tersekv::llama

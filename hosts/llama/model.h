@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// A loaded GGUF and what we must know of it. Sessions on the same file share one.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "llama.h"
+#include "tersekv/llama.h"
+
+namespace tersekv::llama {
+
+struct Model {
+  llama_model* model = nullptr;
+  ModelInfo info;
+  std::vector<int> layer_ordinals;  // by the model's layer number; -1: no KV of its own
+  Status packable;                  // why our cache cannot serve it, or ok
+
+  Model() = default;
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+  ~Model() { llama_model_free(model); }
+  const llama_vocab* vocab() const { return llama_model_get_vocab(model); }
+};
+
+// Thread-safe.
+Result<std::shared_ptr<const Model>> LoadModel(const std::string& path);
+
+// A metadata value as text, "" when absent.
+std::string MetaValue(const llama_model* model, const std::string& key);
+
+}  // namespace tersekv::llama

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "hosts/llama/hook.h"
+#include "hosts/llama/logging.h"
+#include "hosts/llama/self_test.h"
+#include "hosts/llama/session_base.h"
+#include "src/base/check.h"
+#include "tersekv/llama.h"
+
+namespace tersekv::llama {
+namespace {
+
+constexpr char kStockPrefix[] = "stock-";
+
+class TerseSession : public SessionBase {
+ public:
+  TerseSession(std::shared_ptr<const Model> model, const SessionOptions& options, std::string kv,
+               std::unique_ptr<KvCache> cache, HostMode mode)
+      : SessionBase(std::move(model), options, std::move(kv)),
+        cache_(std::move(cache)),
+        hook_(cache_.get(), model_->layer_ordinals, mode, options_.threads),
+        mode_(mode) {}
+
+  Status Start() {
+    context_.reset(NewStagingContext(model_->model, options_, &hook_));
+    if (context_ == nullptr) return Internal(fmt::format("llama.cpp makes no context: {}", TakeEngineErrors()));
+    return {};
+  }
+
+  int64_t Length(int32_t seq) const override { return cache_->Length(seq); }
+  Status Truncate(int32_t seq, int64_t tokens) override { return cache_->Truncate(seq, tokens); }
+  void Clear(int32_t seq) override { cache_->Remove(seq); }
+  CacheUsage Usage() const override { return cache_->Usage(); }
+  HostMode mode() const override { return mode_; }
+  double attention_seconds() const override { return hook_.attention_seconds(); }
+
+ protected:
+  Status RunPass(std::span<const BatchToken> tokens) override {
+    std::vector<StepToken> step;
+    for (const BatchToken& t : tokens) step.push_back({t.seq, t.pos});
+    hook_.Begin(step);
+    const int rc = llama_decode(context_.get(), batch_.Fill(tokens));
+    const Status status = hook_.End();
+    llama_memory_clear(llama_get_memory(context_.get()), false);  // staging only
+    if (rc != 0) return Internal(fmt::format("llama_decode failed with code {}: {}", rc, TakeEngineErrors()));
+    return status;
+  }
+
+ private:
+  std::unique_ptr<KvCache> cache_;
+  Hook hook_;
+  HostMode mode_;
+};
+
+Status Resolve(const Model& model, SessionOptions* options) {
+  if (options->threads < 0 || options->threads > 512) {
+    return InvalidArgument(fmt::format("threads is {}: the range is 1 to 512, 0 for all cores", options->threads));
+  }
+  if (options->threads == 0) options->threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (options->ubatch < 1 || options->ubatch > 8192) {
+    return InvalidArgument(fmt::format("ubatch is {}: the range is 1 to 8192", options->ubatch));
+  }
+  if (options->max_sequences < 1 || options->max_sequences > 256) {
+    return InvalidArgument(fmt::format("max_sequences is {}: the range is 1 to 256", options->max_sequences));
+  }
+  if (options->ctx < 0) return InvalidArgument(fmt::format("ctx is {}: it cannot be negative", options->ctx));
+  if (options->ctx == 0) options->ctx = model.info.ctx_train;
+  return {};
+}
+
+Status CheckBudget(const CacheConfig& config, const SessionOptions& options) {
+  if (options.kv_bytes == 0) return {};
+  const size_t needed = FormulaBytes(config, options.ctx) * static_cast<size_t>(options.max_sequences);
+  if (needed <= options.kv_bytes) return {};
+  int64_t fits = 0, fails = options.ctx;
+  while (fails - fits > 1) {
+    const int64_t middle = (fits + fails) / 2;
+    const size_t bytes = FormulaBytes(config, middle) * static_cast<size_t>(options.max_sequences);
+    (bytes <= options.kv_bytes ? fits : fails) = middle;
+  }
+  return OutOfBudget(
+      fmt::format("a context of {} tokens takes {} bytes as {}, the budget is {}: {} tokens fit; lower the "
+                  "context, raise the budget or use fewer bits",
+                  options.ctx, needed, FormatSpec(config.spec), options.kv_bytes, fits));
+}
+
+}  // namespace
+
+const char* HostModeName(HostMode mode) {
+  switch (mode) {
+    case HostMode::kCustom:
+      return "custom";
+    case HostMode::kOverwrite:
+      return "overwrite";
+    case HostMode::kAuto:
+      break;
+  }
+  return "auto";
+}
+
+Result<std::unique_ptr<Session>> Session::Open(const SessionOptions& given) {
+  SessionOptions options = given;
+  const bool stock = options.kv.starts_with(kStockPrefix);
+  CacheConfig config;
+  if (!stock) {
+    Result<KvSpec> spec = ParseSpec(options.kv);
+    if (!spec) return spec.error();
+    TERSEKV_RETURN_IF_ERROR(CheckSupported(*spec));
+    config.spec = *spec;
+  }
+  Result<std::shared_ptr<const Model>> model = LoadModel(options.model_path);
+  if (!model) return model.error();
+  TERSEKV_RETURN_IF_ERROR(Resolve(**model, &options));
+  if (stock) return OpenStock(*model, options);
+  TERSEKV_RETURN_IF_ERROR((*model)->packable);
+  config.layers = (*model)->info.layers;
+  config.byte_budget = options.kv_bytes;
+  config.max_workers = options.threads;
+  Result<std::unique_ptr<KvCache>> cache = KvCache::Create(config);
+  if (!cache) return cache.error();
+  TERSEKV_RETURN_IF_ERROR(CheckBudget(config, options));
+  Result<HostMode> mode = ChooseMode(**model, options);
+  if (!mode) return mode.error();
+  auto session = std::make_unique<TerseSession>(*model, options, FormatSpec(config.spec), std::move(*cache), *mode);
+  TERSEKV_RETURN_IF_ERROR(session->Start());
+  return std::unique_ptr<Session>(std::move(session));
+}
+
+}  // namespace tersekv::llama

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// llama.cpp as it comes, under the same interface: the reference and the peer of our own sessions.
+#include <fmt/format.h>
+
+#include "hosts/llama/logging.h"
+#include "hosts/llama/session_base.h"
+#include "src/base/check.h"
+
+namespace tersekv::llama {
+namespace {
+
+struct StockType {
+  const char* name;
+  ggml_type type;
+};
+constexpr StockType kTypes[] = {{"stock-f16", GGML_TYPE_F16},   {"stock-f32", GGML_TYPE_F32},
+                                {"stock-bf16", GGML_TYPE_BF16}, {"stock-q8_0", GGML_TYPE_Q8_0},
+                                {"stock-q5_0", GGML_TYPE_Q5_0}, {"stock-q4_0", GGML_TYPE_Q4_0}};
+
+class StockSession : public SessionBase {
+ public:
+  StockSession(std::shared_ptr<const Model> model, const SessionOptions& options, ggml_type type)
+      : SessionBase(std::move(model), options, options.kv), type_(type) {}
+
+  Status Start() {
+    llama_context_params params = ContextParams(options_);
+    params.n_ctx = static_cast<uint32_t>(options_.ctx * options_.max_sequences);
+    params.type_k = params.type_v = type_;
+    params.flash_attn_type = options_.flash_attention ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    context_.reset(llama_init_from_model(model_->model, params));
+    if (context_ == nullptr) {
+      return Unsupported(fmt::format("llama.cpp makes no context with a {} cache: {}", kv(), TakeEngineErrors()));
+    }
+    lengths_.assign(static_cast<size_t>(options_.max_sequences), 0);
+    return {};
+  }
+
+  int64_t Length(int32_t seq) const override {
+    return seq >= 0 && static_cast<size_t>(seq) < lengths_.size() ? lengths_[static_cast<size_t>(seq)] : 0;
+  }
+  Status Truncate(int32_t seq, int64_t tokens) override {
+    if (tokens >= Length(seq)) return {};
+    if (!llama_memory_seq_rm(llama_get_memory(context_.get()), seq, static_cast<llama_pos>(tokens), -1)) {
+      return Unsupported("llama.cpp cannot truncate this model's cache: clear it");
+    }
+    lengths_[static_cast<size_t>(seq)] = tokens;
+    return {};
+  }
+  void Clear(int32_t seq) override {
+    llama_memory_seq_rm(llama_get_memory(context_.get()), seq, -1, -1);
+    if (seq >= 0 && static_cast<size_t>(seq) < lengths_.size()) lengths_[static_cast<size_t>(seq)] = 0;
+  }
+
+  CacheUsage Usage() const override {
+    size_t row = 0, values = 0;
+    for (const LayerShape& shape : model_->info.layers) {
+      for (const int d : {shape.head_dim_k, shape.head_dim_v}) {
+        row += ggml_row_size(type_, static_cast<int64_t>(shape.kv_heads) * d);
+        values += static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(d);
+      }
+    }
+    CacheUsage usage;
+    for (const int64_t n : lengths_) usage.tokens += n;
+    usage.pages = usage.bytes_used = row * static_cast<size_t>(usage.tokens);
+    usage.bytes_reserved = row * llama_n_ctx(context_.get());
+    usage.bytes_f16 = 2 * values * static_cast<size_t>(usage.tokens);
+    if (usage.tokens > 0) {
+      usage.bits_effective = static_cast<double>(usage.bytes_used) * 8.0 /
+                             (static_cast<double>(values) * static_cast<double>(usage.tokens));
+    }
+    return usage;
+  }
+  HostMode mode() const override { return HostMode::kAuto; }
+  double attention_seconds() const override { return 0; }
+
+ protected:
+  // A failed llama_decode leaves the engine's cache as it was.
+  Status RunPass(std::span<const BatchToken> tokens) override {
+    if (const int rc = llama_decode(context_.get(), batch_.Fill(tokens)); rc != 0) {
+      return Internal(fmt::format("llama_decode failed with code {}: {}", rc, TakeEngineErrors()));
+    }
+    for (const BatchToken& t : tokens) ++lengths_[static_cast<size_t>(t.seq)];
+    return {};
+  }
+
+ private:
+  ggml_type type_;
+  std::vector<int64_t> lengths_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> OpenStock(std::shared_ptr<const Model> model, const SessionOptions& options) {
+  std::string known;
+  for (const StockType& t : kTypes) {
+    known += known.empty() ? t.name : std::string(", ") + t.name;
+    if (options.kv != t.name) continue;
+    auto session = std::make_unique<StockSession>(std::move(model), options, t.type);
+    TERSEKV_RETURN_IF_ERROR(session->Start());
+    return std::unique_ptr<Session>(std::move(session));
+  }
+  return InvalidArgument(fmt::format("unknown cache type '{}': llama.cpp's own are {}", options.kv, known));
+}
+
+}  // namespace tersekv::llama

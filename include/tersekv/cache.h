@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// The packed KV cache of one model: appends rows, answers attention, counts bytes.
+//
+// A host drives it in steps. One step = the tokens of one forward pass:
+//   BeginStep -> for each layer: WriteRows(K), WriteRows(V), Attend -> EndStep (or AbortStep).
+// BeginStep allocates whatever the step needs; WriteRows and Attend never allocate and may be called by several threads
+// at once, each with its own `worker` number; everything else is for one thread. Results are bit-equal for every number
+// of workers (docs/numerics.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tersekv/attention.h"
+#include "tersekv/spec.h"
+#include "tersekv/status.h"
+
+namespace tersekv {
+
+struct LayerShape {
+  int heads = 0;  // query heads, a multiple of kv_heads
+  int kv_heads = 0;
+  int head_dim_k = 0;  // a power of two from 32 to 1024 in this version, unless the spec is raw
+  int head_dim_v = 0;
+  bool operator==(const LayerShape&) const = default;
+};
+
+struct CacheConfig {
+  KvSpec spec;
+  std::vector<LayerShape> layers;  // by KV-layer ordinal
+  size_t byte_budget = 0;          // limit of bytes_reserved without scratch; 0 = none
+  int max_workers = 1;             // largest `workers` that will be passed
+};
+
+struct StepToken {
+  int32_t seq = 0;  // any id >= 0; a new id starts an empty sequence
+  int32_t pos = 0;  // > the position of the sequence's newest token
+};
+
+enum class Kv : uint8_t { kK = 0, kV = 1 };
+
+// All sizes are allocated bytes (CONTRACT: docs/decisions/0001-contract.md, section 7).
+struct CacheUsage {
+  size_t pages = 0;           // packed pages, the open ones included
+  size_t raw_rows = 0;        // raw sinks and the raw window
+  size_t stats = 0;           // means and scales
+  size_t tables = 0;          // page tables and positions
+  size_t bytes_used = 0;      // sum of the four
+  size_t bytes_reserved = 0;  // taken from the system: bytes_used plus free pages of the pool
+  size_t scratch = 0;         // of the running step: not history, reused by every step
+  size_t bytes_f16 = 0;       // what the same tokens take as f16 rows
+  int64_t tokens = 0;         // over all sequences (a shared token counts for each sequence that has it)
+  int64_t tokens_packed = 0;
+  double bits_effective = 0;  // bytes_used * 8 / values held
+};
+
+class KvCache {
+ public:
+  // kUnsupported names what this version cannot store; kInvalidArgument names the shape that is wrong.
+  static Result<std::unique_ptr<KvCache>> Create(const CacheConfig& config);
+  virtual ~KvCache() = default;
+  KvCache(const KvCache&) = delete;
+  KvCache& operator=(const KvCache&) = delete;
+
+  // Tokens of one forward pass in the order of their rows; tokens of several sequences may interleave.
+  // Over budget: kOutOfBudget, the message says how many more tokens fit; nothing has changed.
+  virtual Status BeginStep(std::span<const StepToken> tokens) = 0;
+
+  // rows: fp32, row t at `rows + t * row_stride` bytes, [kv_heads * head_dim] values, one row a token of the step. Keys
+  // come after RoPE. Worker w of n handles its share of the heads; all workers must call. A value that is not finite
+  // fails the step: EndStep reports kDataLoss and appends nothing.
+  virtual void WriteRows(int layer, Kv side, const float* rows, ptrdiff_t row_stride, int worker, int workers) = 0;
+
+  // Attention of every query of the step over its sequence (its own token included). Both sides of the layer must have
+  // been written, with a barrier in between.
+  virtual void Attend(int layer, const AttentionParams& params, const Queries& queries, int worker, int workers) = 0;
+
+  virtual Status EndStep() = 0;  // the step's tokens become history, or none does and the Status says why
+  virtual void AbortStep() = 0;  // the cache is as before BeginStep
+
+  // Sequence operations, between steps. Unknown ids are empty sequences.
+  virtual int64_t Length(int32_t seq) const = 0;             // tokens
+  virtual int32_t LastPosition(int32_t seq) const = 0;       // -1 when empty
+  virtual Status Truncate(int32_t seq, int64_t tokens) = 0;  // keeps the first `tokens`
+  virtual Status Fork(int32_t from, int32_t to) = 0;         // copy on write; `to` must be empty
+  virtual void Remove(int32_t seq) = 0;
+
+  // How many more tokens one sequence can take within the budget (INT64_MAX without one).
+  virtual int64_t TokensThatFit(int32_t seq) const = 0;
+
+  virtual CacheUsage Usage() const = 0;
+  virtual const CacheConfig& config() const = 0;
+
+ protected:
+  KvCache() = default;
+};
+
+// Code bits + the stored scale, per value, averaged over K and V: k4v4 is 4.25 at head_dim 64 and 4.125 at 128.
+double BitsSpec(const KvSpec& spec, int head_dim_k, int head_dim_v);
+
+// What a sequence of n tokens takes by the formula of docs/formats.md; a test holds Usage() to it.
+size_t FormulaBytes(const CacheConfig& config, int64_t tokens);
+
+// Whether this build can store `spec`; kUnsupported says what is missing and what to use instead.
+Status CheckSupported(const KvSpec& spec);
+
+}  // namespace tersekv

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// One vector at a time: canonical records of K or V rows (docs/formats.md, "Canonical record"). This is the format that
+// files, hashes and golden tests mean; the cache keeps a permutation of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tersekv/cache.h"
+#include "tersekv/spec.h"
+#include "tersekv/status.h"
+
+namespace tersekv {
+
+// What is applied to a row before coding, for one layer, KV head and side. Empty vectors: nothing.
+struct RowStats {
+  std::vector<float> mean;   // [head_dim]
+  std::vector<float> scale;  // [head_dim], > 0; the row is divided by it
+};
+
+class VectorCodec {
+ public:
+  // layer and kv_head pick the sign stream. kUnsupported / kInvalidArgument as in KvCache::Create.
+  static Result<std::unique_ptr<VectorCodec>> Create(const KvSpec& spec, Kv side, int head_dim, int layer = 0,
+                                                     int kv_head = 0, RowStats stats = {});
+  virtual ~VectorCodec() = default;
+
+  virtual size_t record_bytes() const = 0;
+  // rows: [n, head_dim] fp32, contiguous. records: [n, record_bytes]. A value that is not finite: kDataLoss, the
+  // message names row and channel, nothing was written. Thread-safe.
+  virtual Status Encode(const float* rows, size_t n, uint8_t* records) const = 0;
+  // out: [n, head_dim] fp32 in the original space (rotation undone, scale and mean put back). Thread-safe.
+  virtual void Decode(const uint8_t* records, size_t n, float* out) const = 0;
+};
+
+struct CodecInfo {
+  std::string spec;  // canonical spec string
+  double bits;       // code bits a value
+  bool available;    // in this build
+  std::string description;
+};
+// Every codec of the list, in the order of the grammar.
+std::vector<CodecInfo> ListCodecs();
+
+// Encodes and decodes known rows with every available codec on every SIMD target of this machine and compares bytes and
+// error with what must come out. Used by `tersekv doctor`. Takes milliseconds.
+Status SelfTestCodecs();
+
+// SIMD targets that the kernels may run on here, best first, e.g. {"AVX3", "AVX2", "SSE4"}; the first is in use.
+// TERSEKV_FORCE_ISA picks another one.
+std::vector<std::string> SimdTargets();
+
+}  // namespace tersekv

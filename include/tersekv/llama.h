@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Host for llama.cpp: runs a GGUF model with its history in a packed KvCache, through an unmodified libllama
+// (docs/hosts.md). Link tersekv::llama. A Session is for one thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tersekv/cache.h"
+#include "tersekv/status.h"
+
+namespace tersekv::llama {
+
+// How the host works inside the engine; kAuto takes the best that passes a two-token self-test here.
+enum class HostMode { kAuto, kCustom, kOverwrite };
+const char* HostModeName(HostMode mode);  // "auto", "custom", "overwrite"
+
+struct SessionOptions {
+  std::string model_path;  // GGUF
+  std::string kv =
+      "k4v4";       // spec string; "stock-f16", "stock-f32", "stock-q8_0", "stock-q4_0" run llama.cpp's own cache
+  int64_t ctx = 0;  // most tokens of one sequence; 0 = what the model was trained for
+  int max_sequences = 1;
+  int ubatch = 512;     // tokens a forward pass
+  int threads = 0;      // 0 = all cores
+  size_t kv_bytes = 0;  // byte budget of the cache; 0 = none
+  HostMode mode = HostMode::kAuto;
+  bool flash_attention = true;  // stock-* only
+  bool self_test = true;        // two tokens against a stock context at Open
+};
+
+struct ModelInfo {
+  std::string description, architecture;
+  int64_t ctx_train = 0;
+  int vocab = 0, heads = 0;
+  std::vector<LayerShape> layers;
+  std::string chat_template;  // empty when the file has none
+};
+
+struct BatchToken {
+  int32_t token = 0;
+  int32_t pos = 0;
+  int32_t seq = 0;
+  bool logits = false;  // wanted after the call
+};
+
+struct ChatMessage {
+  std::string role, content;
+};
+
+class Session {
+ public:
+  // Errors: kNotFound (no file), kDataLoss (not a GGUF, truncated), kUnsupported (architecture or spec, with the
+  // reason), kInvalidArgument (spec text, sizes), kOutOfBudget (kv_bytes cannot hold ctx).
+  static Result<std::unique_ptr<Session>> Open(const SessionOptions& options);
+  virtual ~Session() = default;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  virtual Result<std::vector<int32_t>> Tokenize(std::string_view text, bool add_special, bool parse_special) const = 0;
+  virtual std::string Piece(int32_t token) const = 0;
+  virtual bool IsEndOfGeneration(int32_t token) const = 0;
+  // The prompt of the model's own chat template, ending where the assistant speaks.
+  virtual Result<std::string> ApplyChatTemplate(std::span<const ChatMessage> messages) const = 0;
+
+  // Runs the batch (split into forward passes of `ubatch` tokens) and appends it to the history. On failure the history
+  // is as before. Over budget or ctx: kOutOfBudget.
+  virtual Status Decode(std::span<const BatchToken> batch) = 0;
+  // Same for one sequence whose next position is its length; logits of the last token. progress(done, total) may be
+  // null.
+  virtual Status Prefill(std::span<const int32_t> tokens, int32_t seq,
+                         const std::function<void(size_t, size_t)>& progress) = 0;
+  // Logits [vocab] of the i-th token of the last batch that asked for them.
+  virtual std::span<const float> Logits(int i) const = 0;
+
+  virtual int64_t Length(int32_t seq) const = 0;
+  virtual Status Truncate(int32_t seq, int64_t tokens) = 0;
+  virtual void Clear(int32_t seq) = 0;
+
+  virtual CacheUsage Usage() const = 0;
+  virtual const ModelInfo& model() const = 0;
+  virtual const std::string& kv() const = 0;  // canonical spec
+  virtual HostMode mode() const = 0;          // in use
+  virtual int threads() const = 0;
+  virtual double attention_seconds() const = 0;  // spent in our attention since Open, wall time of the slowest worker
+
+ protected:
+  Session() = default;
+};
+
+std::string LlamaVersion();  // of the library that is loaded
+
+}  // namespace tersekv::llama

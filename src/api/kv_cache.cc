@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include "src/api/shapes.h"
+#include "src/base/check.h"
+#include "src/cpu/attend.h"
+#include "src/cpu/encoder.h"
+#include "src/cpu/simd.h"
+#include "tersekv/cache.h"
+
+namespace tersekv {
+namespace {
+
+class CpuKvCache : public KvCache {
+ public:
+  explicit CpuKvCache(const CacheConfig& config) : history_(config, MakeSimdEncoder()) {
+    for (const LayerShape& shape : config.layers) {
+      size_t s = 0;
+      while (s < shapes_.size() && !(shapes_[s] == shape)) ++s;
+      if (s == shapes_.size()) shapes_.push_back(shape);
+      shape_of_.push_back(s);
+    }
+    scratch_.resize(shapes_.size());
+    for (auto& workers : scratch_) workers.resize(static_cast<size_t>(config.max_workers));
+  }
+
+  Status BeginStep(std::span<const StepToken> tokens) override {
+    TERSEKV_RETURN_IF_ERROR(history_.BeginStep(tokens));
+    plans_.clear();
+    for (size_t s = 0; s < shapes_.size(); ++s) {
+      plans_.push_back(std::make_unique<AttendPlan>(history_.step(), shapes_[s].heads, shapes_[s], config().spec.sink,
+                                                    config().max_workers));
+      for (AttendScratch& scratch : scratch_[s]) scratch.Reserve(*plans_[s], shapes_[s], config().spec.page);
+    }
+    return {};
+  }
+
+  void WriteRows(int layer, Kv side, const float* rows, ptrdiff_t row_stride, int worker, int workers) override {
+    history_.WriteRows(layer, side, rows, row_stride, worker, workers);
+  }
+
+  void Attend(int layer, const AttentionParams& params, const Queries& queries, int worker, int workers) override {
+    const size_t s = shape_of_[static_cast<size_t>(layer)];
+    TERSEKV_CHECK(queries.heads == shapes_[s].heads && worker < config().max_workers);
+    const AttendCall call{&history_, plans_[s].get(), layer, params, queries};
+    AttendOnCpu(call, &scratch_[s][static_cast<size_t>(worker)], worker, workers);
+  }
+
+  Status EndStep() override { return history_.EndStep(); }
+  void AbortStep() override { history_.AbortStep(); }
+
+  int64_t Length(int32_t seq) const override {
+    const Sequence* sequence = history_.Find(seq);
+    return sequence != nullptr ? sequence->length() : 0;
+  }
+  int32_t LastPosition(int32_t seq) const override {
+    const Sequence* sequence = history_.Find(seq);
+    return sequence != nullptr && sequence->length() > 0 ? sequence->positions.back() : -1;
+  }
+  Status Truncate(int32_t seq, int64_t tokens) override { return history_.Truncate(seq, tokens); }
+  Status Fork(int32_t from, int32_t to) override { return history_.Fork(from, to); }
+  void Remove(int32_t seq) override { history_.Remove(seq); }
+  int64_t TokensThatFit(int32_t seq) const override { return history_.TokensThatFit(seq); }
+
+  CacheUsage Usage() const override {
+    CacheUsage usage = history_.Usage();
+    for (const auto& workers : scratch_) {
+      for (const AttendScratch& scratch : workers) usage.scratch += scratch.bytes();
+    }
+    return usage;
+  }
+  const CacheConfig& config() const override { return history_.config(); }
+
+ private:
+  History history_;
+  std::vector<LayerShape> shapes_;                   // distinct ones
+  std::vector<size_t> shape_of_;                     // by layer
+  std::vector<std::unique_ptr<AttendPlan>> plans_;   // by shape, of the running step
+  std::vector<std::vector<AttendScratch>> scratch_;  // by shape, worker
+};
+
+}  // namespace
+
+Status CheckShape(const KvSpec& spec, const LayerShape& shape, int layer) {
+  if (shape.kv_heads < 1 || shape.heads < shape.kv_heads || shape.heads % shape.kv_heads != 0) {
+    return InvalidArgument(
+        fmt::format("layer {} has {} query heads over {} KV heads: the first must be a multiple of the "
+                    "second",
+                    layer, shape.heads, shape.kv_heads));
+  }
+  for (const int d : {shape.head_dim_k, shape.head_dim_v}) {
+    if (d < 1 || d > kMaxHeadDim) {
+      return InvalidArgument(fmt::format("layer {} has head_dim {}: the range is 1 to {}", layer, d, kMaxHeadDim));
+    }
+    if (!spec.raw() && (d < kMinPackedHeadDim || (d & (d - 1)) != 0)) {
+      return Unsupported(
+          fmt::format("layer {} has head_dim {}, and this version packs powers of two from {} to {}: use a "
+                      "raw type (f16)",
+                      layer, d, kMinPackedHeadDim, kMaxHeadDim));
+    }
+  }
+  return {};
+}
+
+Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheConfig& config) {
+  TERSEKV_RETURN_IF_ERROR(CheckSupported(config.spec));
+  if (config.layers.empty()) return InvalidArgument("a cache needs at least one layer");
+  if (config.max_workers < 1 || config.max_workers > 1024) {
+    return InvalidArgument(fmt::format("max_workers is {}: the range is 1 to 1024", config.max_workers));
+  }
+  for (size_t l = 0; l < config.layers.size(); ++l) {
+    TERSEKV_RETURN_IF_ERROR(CheckShape(config.spec, config.layers[l], static_cast<int>(l)));
+  }
+  return std::unique_ptr<KvCache>(std::make_unique<CpuKvCache>(config));
+}
+
+}  // namespace tersekv

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "src/api/shapes.h"
+#include "src/base/check.h"
+#include "src/base/half.h"
+#include "src/bits/pack.h"
+#include "src/codec/head_codec.h"
+#include "src/codec/lloyd_max.h"
+#include "src/cpu/encoder.h"
+#include "src/transform/rotation.h"
+#include "tersekv/codec.h"
+
+namespace tersekv {
+namespace {
+
+Status CheckFinite(const float* rows, size_t n, size_t d) {
+  for (size_t i = 0; i < n * d; ++i) {
+    if (!std::isfinite(rows[i])) {
+      return DataLoss(fmt::format("row {}, channel {} is {}: only finite values can be stored", i / d, i % d, rows[i]));
+    }
+  }
+  return {};
+}
+
+class RawVectorCodec : public VectorCodec {
+ public:
+  RawVectorCodec(Family family, int d) : family_(family), d_(static_cast<size_t>(d)) {}
+  size_t record_bytes() const override { return d_ * value_bytes(); }
+  Status Encode(const float* rows, size_t n, uint8_t* records) const override {
+    TERSEKV_RETURN_IF_ERROR(CheckFinite(rows, n, d_));
+    for (size_t i = 0; i < n * d_; ++i) {
+      const uint16_t half = family_ == Family::kF16 ? F32ToF16(rows[i]) : F32ToBF16(rows[i]);
+      std::memcpy(records + i * value_bytes(), family_ == Family::kF32 ? static_cast<const void*>(rows + i) : &half,
+                  value_bytes());
+    }
+    return {};
+  }
+  void Decode(const uint8_t* records, size_t n, float* out) const override {
+    for (size_t i = 0; i < n * d_; ++i) {
+      uint16_t half = 0;
+      std::memcpy(family_ == Family::kF32 ? static_cast<void*>(out + i) : &half, records + i * value_bytes(),
+                  value_bytes());
+      if (family_ != Family::kF32) out[i] = family_ == Family::kF16 ? F16ToF32(half) : BF16ToF32(half);
+    }
+  }
+
+ private:
+  size_t value_bytes() const { return family_ == Family::kF32 ? 4 : 2; }
+  Family family_;
+  size_t d_;
+};
+
+class LloydMaxVectorCodec : public VectorCodec {
+ public:
+  LloydMaxVectorCodec(const KvSpec& spec, Kv side, int d, int layer, int kv_head, RowStats stats)
+      : stats_(std::move(stats)), encoder_(MakeSimdEncoder()) {
+    const RotationKind kind = spec.rotation == Rotation::kNone   ? RotationKind::kNone
+                              : spec.rotation == Rotation::kHaar ? RotationKind::kHaar
+                                                                 : RotationKind::kHadamard;
+    rotation_ = RotationOp(kind, spec.seed, layer, kv_head, side == Kv::kV, d,
+                           kind == RotationKind::kHaar ? HaarMatrix(spec.seed, d) : nullptr);
+    const SideSpec& s = side == Kv::kK ? spec.k : spec.v;
+    codec_.d = d;
+    codec_.bits = static_cast<int>(s.bits);
+    codec_.norm = s.norm;
+    codec_.sqrt_d = std::sqrt(static_cast<float>(d));
+    for (const float v : stats_.scale) inv_scale_.push_back(1.0f / v);
+  }
+  size_t record_bytes() const override { return PackedBytes(static_cast<size_t>(codec_.d), codec_.bits) + 2; }
+
+  Status Encode(const float* rows, size_t n, uint8_t* records) const override {
+    const size_t d = static_cast<size_t>(codec_.d);
+    TERSEKV_RETURN_IF_ERROR(CheckFinite(rows, n, d));
+    std::vector<uint8_t> codes(n * d);
+    std::vector<uint16_t> scales(n);
+    std::vector<float> scratch(encoder_->ScratchFloats(codec_.d));
+    if (!encoder_->Encode(Bound(), rows, n, codes.data(), scales.data(), scratch.data())) {
+      return DataLoss("the norm of a row overflows fp32: scale the input down");
+    }
+    for (size_t i = 0; i < n; ++i) {
+      uint8_t* record = records + i * record_bytes();
+      PackBits(&codes[i * d], d, codec_.bits, record);
+      std::memcpy(record + record_bytes() - 2, &scales[i], 2);
+    }
+    return {};
+  }
+
+  void Decode(const uint8_t* records, size_t n, float* out) const override {
+    const size_t d = static_cast<size_t>(codec_.d);
+    const LevelTable& table = LevelsOf(codec_.bits);
+    std::vector<uint8_t> codes(d);
+    std::vector<float> scratch(d);
+    for (size_t i = 0; i < n; ++i) {
+      const uint8_t* record = records + i * record_bytes();
+      float* row = out + i * d;
+      uint16_t scale;
+      UnpackBits(record, d, codec_.bits, codes.data());
+      std::memcpy(&scale, record + record_bytes() - 2, 2);
+      for (size_t c = 0; c < d; ++c) row[c] = BF16ToF32(scale) * static_cast<float>(table.level[codes[c]]);
+      rotation_.ApplyTransposed(row, scratch.data());
+      for (size_t c = 0; c < d; ++c) {
+        if (!stats_.scale.empty()) row[c] *= stats_.scale[c];
+        if (!stats_.mean.empty()) row[c] += stats_.mean[c];
+      }
+    }
+  }
+
+ private:
+  HeadCodec Bound() const {
+    HeadCodec codec = codec_;
+    codec.rotation = &rotation_;
+    codec.mean = stats_.mean.empty() ? nullptr : stats_.mean.data();
+    codec.inv_scale = inv_scale_.empty() ? nullptr : inv_scale_.data();
+    return codec;
+  }
+
+  RowStats stats_;
+  std::unique_ptr<const Encoder> encoder_;
+  RotationOp rotation_;
+  std::vector<float> inv_scale_;
+  HeadCodec codec_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<VectorCodec>> VectorCodec::Create(const KvSpec& spec, Kv side, int head_dim, int layer,
+                                                         int kv_head, RowStats stats) {
+  TERSEKV_RETURN_IF_ERROR(CheckSupported(spec));
+  LayerShape shape;
+  shape.heads = shape.kv_heads = 1;
+  shape.head_dim_k = shape.head_dim_v = head_dim;
+  TERSEKV_RETURN_IF_ERROR(CheckShape(spec, shape, layer));
+  for (const std::vector<float>* v : {&stats.mean, &stats.scale}) {
+    if (!v->empty() && v->size() != static_cast<size_t>(head_dim)) {
+      return InvalidArgument(fmt::format("statistics have {} channels, the head has {}", v->size(), head_dim));
+    }
+  }
+  for (const float s : stats.scale) {
+    if (!(s > 0) || !std::isfinite(s))
+      return InvalidArgument(fmt::format("a channel scale is {}: all must be above 0", s));
+  }
+  if (spec.raw()) return std::unique_ptr<VectorCodec>(std::make_unique<RawVectorCodec>(spec.k.family, head_dim));
+  return std::unique_ptr<VectorCodec>(
+      std::make_unique<LloydMaxVectorCodec>(spec, side, head_dim, layer, kv_head, std::move(stats)));
+}
+
+}  // namespace tersekv

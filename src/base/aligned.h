@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Zeroed arrays on 64-byte lines.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <type_traits>
+
+namespace tersekv {
+
+inline constexpr size_t kLineBytes = 64;
+
+struct AlignedDelete {
+  void operator()(void* p) const { ::operator delete (p, std::align_val_t{kLineBytes}); }
+};
+
+template <class T>
+using AlignedArray = std::unique_ptr<T[], AlignedDelete>;
+
+// n zeroed values, null for n = 0. Throws nothing that this library catches: out of system memory ends the program.
+template <class T>
+AlignedArray<T> MakeAligned(size_t n) {
+  static_assert(std::is_trivial_v<T>);
+  if (n == 0) return nullptr;
+  void* p = ::operator new (n * sizeof(T), std::align_val_t{kLineBytes});
+  std::memset(p, 0, n * sizeof(T));
+  return AlignedArray<T>(static_cast<T*>(p));
+}
+
+inline constexpr size_t RoundUp(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+}  // namespace tersekv

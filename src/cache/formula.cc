@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "src/cache/sequence.h"
+#include "src/codec/page_layout.h"
+#include "tersekv/cache.h"
+
+namespace tersekv {
+
+size_t FormulaBytes(const CacheConfig& config, int64_t tokens) {
+  const KvSpec& spec = config.spec;
+  const int64_t packed = std::max<int64_t>(tokens - spec.sink - spec.win, 0);
+  const size_t pages = static_cast<size_t>((packed + spec.page - 1) / spec.page);
+  size_t bytes = static_cast<size_t>(tokens) * sizeof(int32_t);
+  for (const LayerShape& shape : config.layers) {
+    const size_t width_k = RowWidth(shape, Kv::kK), width_v = RowWidth(shape, Kv::kV);
+    bytes += pages * (PageLayout::Make(spec, shape).page_bytes + sizeof(Page) + sizeof(PageRef));
+    if (!spec.raw()) bytes += static_cast<size_t>(spec.sink + spec.win) * (width_k + width_v) * sizeof(uint16_t);
+    if (spec.mean == MeanMode::kStats) bytes += sizeof(float) * ((spec.scale ? 3 : 1) * width_k + width_v);
+  }
+  return bytes;
+}
+
+}  // namespace tersekv

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/cache/history.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "src/codec/row_statistics.h"
+
+namespace tersekv {
+namespace {
+
+RotationKind KindOf(Rotation rotation) {
+  switch (rotation) {
+    case Rotation::kHaar:
+      return RotationKind::kHaar;
+    case Rotation::kNone:
+      return RotationKind::kNone;
+    default:
+      return RotationKind::kHadamard;
+  }
+}
+
+}  // namespace
+
+History::History(CacheConfig config, std::unique_ptr<const Encoder> encoder)
+    : config_(std::move(config)), encoder_(std::move(encoder)), pool_(config_.byte_budget) {
+  int largest = 0;
+  std::map<int, std::shared_ptr<const std::vector<float>>> haar;
+  for (size_t l = 0; l < config_.layers.size(); ++l) {
+    const LayerShape& shape = config_.layers[l];
+    layouts_.push_back(PageLayout::Make(config_.spec, shape));
+    size_classes_.push_back(pool_.SizeClass(layouts_.back().page_bytes));
+    auto& sides = rotations_.emplace_back();
+    for (const Kv side : {Kv::kK, Kv::kV}) {
+      const int d = layouts_.back().side(side).d;
+      largest = std::max(largest, d);
+      const RotationKind kind = config_.spec.raw() ? RotationKind::kNone : KindOf(config_.spec.rotation);
+      if (kind == RotationKind::kHaar && !haar.contains(d)) haar[d] = HaarMatrix(config_.spec.seed, d);
+      for (int h = 0; h < shape.kv_heads; ++h) {
+        sides[static_cast<size_t>(side)].emplace_back(kind, config_.spec.seed, static_cast<int>(l), h, side == Kv::kV,
+                                                      d, kind == RotationKind::kHaar ? haar[d] : nullptr);
+      }
+    }
+  }
+  step_scratch_.resize(config_.layers.size());
+  for (const LayerShape& shape : config_.layers) {
+    written_at_.push_back(written_.size());
+    written_.resize(written_.size() + 2 * static_cast<size_t>(shape.kv_heads));
+  }
+  workers_.resize(static_cast<size_t>(config_.max_workers));
+  if (config_.spec.raw()) return;
+  for (WorkerScratch& scratch : workers_) {
+    const size_t rows = std::max<size_t>(kEncodeRows, kStatsTokens);
+    scratch.rows.resize(rows * static_cast<size_t>(largest));
+    scratch.encode.resize(encoder_->ScratchFloats(largest));
+    scratch.codes.resize(kEncodeRows * static_cast<size_t>(largest));
+    scratch.scales.resize(kEncodeRows);
+  }
+}
+
+const Sequence* History::Find(int32_t id) const {
+  const auto it = sequences_.find(id);
+  return it == sequences_.end() ? nullptr : &it->second;
+}
+
+HeadCodec History::CodecOf(int layer, Kv side, int kv_head, const Statistics* stats) const {
+  const SideLayout& layout = layouts_[static_cast<size_t>(layer)].side(side);
+  HeadCodec codec;
+  codec.d = layout.d;
+  codec.bits = layout.bits;
+  codec.norm = (side == Kv::kK ? config_.spec.k : config_.spec.v).norm;
+  codec.rotation = &rotation(layer, side, kv_head);
+  codec.sqrt_d = std::sqrt(static_cast<float>(layout.d));
+  if (stats != nullptr) {
+    const Statistics::Layer& l = stats->layers[static_cast<size_t>(layer)];
+    const Statistics::Side& s = side == Kv::kK ? l.k : l.v;
+    const size_t at = static_cast<size_t>(kv_head) * static_cast<size_t>(layout.d);
+    codec.mean = s.mean.data() + at;
+    codec.inv_scale = s.inv_scale.empty() ? nullptr : s.inv_scale.data() + at;
+  }
+  return codec;
+}
+
+RawRows History::RawRowsOf(int layer, Kv side, const StepSequence& part) const {
+  const size_t l = static_cast<size_t>(layer);
+  const int s = static_cast<int>(side);
+  const SequenceLayer& stored = part.sequence->layers[l];
+  RawRows raw;
+  raw.width = RowWidth(config_.layers[l], side);
+  raw.sinks = stored.sinks[s].get();
+  raw.ring = stored.ring[s].get();
+  raw.step = step_scratch_[l][static_cast<size_t>(s)].get() + part.first_slot * raw.width;
+  raw.step_begin = part.begin;
+  raw.sink_count = config_.spec.sink;
+  raw.ring_capacity = part.sequence->ring_capacity;
+  return raw;
+}
+
+LayerView History::View(int layer, const StepSequence& part) const {
+  LayerView view;
+  view.layout = &layouts_[static_cast<size_t>(layer)];
+  view.pages = part.sequence->layers[static_cast<size_t>(layer)].pages.data();
+  if (!config_.spec.raw()) {
+    for (const Kv side : {Kv::kK, Kv::kV}) view.raw[static_cast<int>(side)] = RawRowsOf(layer, side, part);
+  }
+  if (const Statistics* stats = part.stats()) view.stats = &stats->layers[static_cast<size_t>(layer)];
+  view.positions = part.sequence->positions.data();
+  view.sink = config_.spec.sink;
+  return view;
+}
+
+Status History::Truncate(int32_t id, int64_t tokens) {
+  if (tokens < 0) return InvalidArgument(fmt::format("cannot truncate to {} tokens: the least is 0", tokens));
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end() || tokens >= it->second.length()) return {};
+  if (tokens == 0) {
+    Remove(id);
+    return {};
+  }
+  Sequence& sequence = it->second;
+  const int64_t sink = config_.spec.sink;
+  sequence.raw_begin = std::min(std::max(sequence.raw_begin, sequence.length() - sequence.ring_capacity), tokens);
+  sequence.positions.resize(static_cast<size_t>(tokens));
+  sequence.packed_end = std::min(sequence.packed_end, tokens);
+  if (config_.spec.raw()) sequence.raw_begin = 0;
+  if (sequence.packed_end <= sink) {  // nothing packed survives: measured again as the sequence grows anew
+    sequence.packed_end = std::min(sequence.packed_end, sink);
+    if (NeedsStatistics() && sequence.stats) {
+      sequence.stats.reset();
+      ResizeRing(config_, RingCapacity(false), &sequence);
+    }
+  }
+  const int64_t packed = std::max<int64_t>(sequence.packed_end - sink, 0);
+  const size_t pages = static_cast<size_t>((packed + config_.spec.page - 1) / config_.spec.page);
+  for (SequenceLayer& layer : sequence.layers) {
+    while (layer.pages.size() > pages) layer.pages.pop_back();
+  }
+  return {};
+}
+
+Status History::Fork(int32_t from, int32_t to) {
+  if (to < 0) return InvalidArgument(fmt::format("sequence id {} is negative", to));
+  const Sequence* source = Find(from);
+  if (const Sequence* target = Find(to); target != nullptr && target->length() > 0) {
+    return InvalidArgument(
+        fmt::format("sequence {} holds {} tokens: remove it before forking into it", to, target->length()));
+  }
+  sequences_.erase(to);
+  if (source == nullptr) return {};
+  const size_t bytes = source->raw_bytes(config_) + source->table_bytes();
+  if (!pool_.Charge(bytes)) {
+    return OutOfBudget(
+        fmt::format("forking sequence {} takes {} bytes for its raw rows and tables, {} are free of the "
+                    "budget of {}",
+                    from, bytes, pool_.available(), config_.byte_budget));
+  }
+  Sequence copy = CloneSequence(config_, *source);
+  copy.charged = bytes;
+  sequences_.emplace(to, std::move(copy));
+  return {};
+}
+
+void History::Remove(int32_t id) {
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end()) return;
+  pool_.Refund(it->second.charged);
+  sequences_.erase(it);
+}
+
+CacheUsage History::Usage() const {
+  CacheUsage usage;
+  std::set<const Statistics*> counted;
+  size_t f16_token = 0, values = 0;
+  for (const LayerShape& shape : config_.layers) {
+    f16_token += 2 * (RowWidth(shape, Kv::kK) + RowWidth(shape, Kv::kV));
+  }
+  for (const auto& [id, sequence] : sequences_) {
+    usage.raw_rows += sequence.raw_bytes(config_);
+    usage.tables += sequence.table_bytes();
+    if (sequence.stats && counted.insert(sequence.stats.get()).second) usage.stats += sequence.stats->bytes();
+    usage.tokens += sequence.length();
+    usage.tokens_packed += std::max<int64_t>(sequence.packed_end - config_.spec.sink, 0);
+  }
+  usage.pages = pool_.page_bytes_used();
+  usage.bytes_used = usage.pages + usage.raw_rows + usage.stats + usage.tables;
+  usage.bytes_reserved = pool_.bytes_reserved();
+  for (size_t l = 0; l < config_.layers.size(); ++l) {
+    for (const Kv side : {Kv::kK, Kv::kV}) {
+      if (step_scratch_[l][static_cast<size_t>(side)])
+        usage.scratch += 2 * step_rows_ * RowWidth(config_.layers[l], side);
+    }
+  }
+  usage.bytes_f16 = f16_token * static_cast<size_t>(usage.tokens);
+  values = usage.bytes_f16 / 2;
+  usage.bits_effective = values == 0 ? 0.0 : static_cast<double>(usage.bytes_used) * 8.0 / static_cast<double>(values);
+  return usage;
+}
+
+}  // namespace tersekv

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// All sequences of one model and the running step. The public face is KvCache (include/tersekv/cache.h); the rules of
+// what is packed and what a query sees are section 6 of docs/decisions/0001-contract.md.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "src/cache/encoder.h"
+#include "src/cache/page_pool.h"
+#include "src/cache/sequence.h"
+#include "src/codec/page_layout.h"
+#include "src/transform/rotation.h"
+#include "tersekv/cache.h"
+
+namespace tersekv {
+
+// One query of the step and what it sees: raw tokens [0, sink), packed [sink, packed_end), raw [packed_end, order].
+struct StepQuery {
+  int64_t order = 0;  // index of its own token in the sequence
+  int64_t packed_end = 0;
+  int32_t position = 0;
+  int row = 0;  // of the step
+};
+
+// The share of one sequence in the running step.
+struct StepSequence {
+  int32_t id = 0;
+  Sequence* sequence = nullptr;
+  int64_t begin = 0;       // tokens before the step
+  int64_t packed_end = 0;  // after it
+  size_t first_slot = 0;   // its rows in the step's scratch are [first_slot, first_slot + queries.size())
+  bool created = false;    // the step made the sequence
+  std::vector<StepQuery> queries;
+  std::shared_ptr<Statistics> new_stats;  // when the step completes the tokens that are measured
+  size_t old_pages = 0;                   // pages a layer before the step
+
+  const Statistics* stats() const { return new_stats ? new_stats.get() : sequence->stats.get(); }
+};
+
+// What attention reads of one layer and sequence.
+struct LayerView {
+  const PageLayout* layout = nullptr;
+  const PageRef* pages = nullptr;
+  RawRows raw[2];                            // by Kv; unused for raw specs
+  const Statistics::Layer* stats = nullptr;  // null: no mean, no scale
+  const int32_t* positions = nullptr;        // by order
+  int64_t sink = 0;
+};
+
+inline constexpr size_t kEncodeRows = 64;  // rows a worker encodes at once
+
+class History {
+ public:
+  History(CacheConfig config, std::unique_ptr<const Encoder> encoder);
+
+  Status BeginStep(std::span<const StepToken> tokens);
+  void WriteRows(int layer, Kv side, const float* rows, ptrdiff_t row_stride, int worker, int workers);
+  Status EndStep();
+  void AbortStep();
+
+  Status Truncate(int32_t id, int64_t tokens);
+  Status Fork(int32_t from, int32_t to);
+  void Remove(int32_t id);
+
+  const Sequence* Find(int32_t id) const;
+  int64_t TokensThatFit(int32_t id) const;
+  CacheUsage Usage() const;
+
+  const CacheConfig& config() const { return config_; }
+  const std::vector<StepSequence>& step() const { return step_; }
+  LayerView View(int layer, const StepSequence& part) const;
+  const RotationOp& rotation(int layer, Kv side, int kv_head) const {
+    return rotations_[static_cast<size_t>(layer)][static_cast<int>(side)][static_cast<size_t>(kv_head)];
+  }
+  // The codec of one head with the statistics of a sequence.
+  HeadCodec CodecOf(int layer, Kv side, int kv_head, const Statistics* stats) const;
+
+ private:
+  struct WorkerScratch {
+    std::vector<float> rows, encode;  // [kEncodeRows, head_dim]; what the encoder asks for
+    std::vector<uint8_t> codes;
+    std::vector<uint16_t> scales;
+  };
+
+  bool NeedsStatistics() const { return config_.spec.mean == MeanMode::kStats; }
+  int64_t RingCapacity(bool measured) const;
+  int64_t PackedEnd(const Sequence& sequence, int64_t end) const;  // after a step that ends there
+  bool Measures(const Sequence* sequence, int64_t end) const;      // a step that ends there makes the statistics
+  Status GroupTokens(std::span<const StepToken> tokens);
+  void Reserve(StepSequence* part);
+  void ReservePages(StepSequence* part);
+  void FillQueries(StepSequence* part, std::span<const StepToken> tokens);
+  std::shared_ptr<Statistics> NewStatistics();
+  size_t StatisticsBytes() const;
+  size_t FreshBytes() const;
+  size_t BytesToAppend(const Sequence* sequence, int64_t tokens) const;
+  void RollBack();
+  void Commit(StepSequence* part);
+  RawRows RawRowsOf(int layer, Kv side, const StepSequence& part) const;
+  void StoreStepRows(int layer, Kv side, int head, const float* rows, ptrdiff_t stride, const StepSequence& part);
+  void StoreRawPages(int layer, Kv side, int head, const float* rows, ptrdiff_t stride, const StepSequence& part);
+  void Measure(int layer, Kv side, int head, const StepSequence& part, WorkerScratch* scratch);
+  void Pack(int layer, Kv side, int head, const StepSequence& part, WorkerScratch* scratch);
+  void GatherRows(const RawRows& raw, int head, int d, int64_t begin, int64_t end, float* out) const;
+  void Fail(int layer, Kv side, int head, size_t row);
+  Status FailureStatus() const;
+
+  CacheConfig config_;
+  std::unique_ptr<const Encoder> encoder_;
+  PagePool pool_;
+  std::vector<PageLayout> layouts_;                                // by layer
+  std::vector<int> size_classes_;                                  // by layer
+  std::vector<std::array<std::vector<RotationOp>, 2>> rotations_;  // by layer, side, head
+  std::map<int32_t, Sequence> sequences_;
+  std::vector<StepSequence> step_;
+  size_t step_rows_ = 0;                                             // rows the scratch has
+  std::vector<std::array<AlignedArray<uint16_t>, 2>> step_scratch_;  // by layer, side: [step_rows_, width] f16
+  std::vector<WorkerScratch> workers_;
+  std::vector<uint8_t> written_;      // by layer, side, head: rows of this step are there
+  std::vector<size_t> written_at_;    // by layer: its first entry in written_
+  std::atomic<int64_t> failure_{-1};  // first row that is not finite, see Fail
+};
+
+}  // namespace tersekv

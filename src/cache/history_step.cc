@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// The beginning and the end of a step: grouping, reserving, committing, rolling back.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "src/base/check.h"
+#include "src/cache/history.h"
+#include "src/codec/row_statistics.h"
+
+namespace tersekv {
+namespace {
+
+constexpr size_t kPositionBlock = 512;  // tables grow by this many tokens
+constexpr size_t kPositionSlack = 128;  // vectors may read this far past the last position
+constexpr size_t kPageBlock = 8;        // and pages a layer
+
+size_t PagesFor(int64_t packed, int page) {
+  return static_cast<size_t>((std::max<int64_t>(packed, 0) + page - 1) / page);
+}
+
+size_t PositionCapacity(size_t tokens) { return RoundUp(tokens + kPositionSlack, kPositionBlock); }
+
+size_t TableBytes(size_t tokens, size_t pages, size_t layers) {
+  return PositionCapacity(tokens) * sizeof(int32_t) +
+         layers * (sizeof(SequenceLayer) + RoundUp(pages, kPageBlock) * sizeof(PageRef) + pages * sizeof(Page));
+}
+
+}  // namespace
+
+int64_t History::RingCapacity(bool measured) const {
+  if (NeedsStatistics() && !measured) return std::max<int64_t>(config_.spec.win, kStatsTokens);
+  return config_.spec.win;
+}
+
+bool History::Measures(const Sequence* sequence, int64_t end) const {
+  return NeedsStatistics() && (sequence == nullptr || !sequence->stats) && end >= config_.spec.sink + kStatsTokens;
+}
+
+int64_t History::PackedEnd(const Sequence& sequence, int64_t end) const {
+  const int64_t reach = end - config_.spec.win;
+  const bool may_pack = !NeedsStatistics() || sequence.stats || Measures(&sequence, end);
+  if (!may_pack || reach <= config_.spec.sink) return sequence.packed_end;
+  return std::max(sequence.packed_end, reach);
+}
+
+size_t History::StatisticsBytes() const {
+  size_t bytes = config_.layers.size() * sizeof(Statistics::Layer);
+  for (const LayerShape& shape : config_.layers) {
+    const size_t k = config_.spec.scale ? 3 : 1;
+    bytes += sizeof(float) * (k * RowWidth(shape, Kv::kK) + RowWidth(shape, Kv::kV));
+  }
+  return bytes;
+}
+
+std::shared_ptr<Statistics> History::NewStatistics() {
+  const size_t bytes = StatisticsBytes();
+  TERSEKV_CHECK(pool_.Charge(bytes));
+  std::shared_ptr<Statistics> stats(new Statistics, [this, bytes](Statistics* s) {
+    pool_.Refund(bytes);
+    delete s;
+  });
+  stats->layers.resize(config_.layers.size());
+  for (size_t l = 0; l < config_.layers.size(); ++l) {
+    const size_t k = RowWidth(config_.layers[l], Kv::kK);
+    stats->layers[l].k.mean.resize(k);
+    stats->layers[l].v.mean.resize(RowWidth(config_.layers[l], Kv::kV));
+    if (!config_.spec.scale) continue;
+    stats->layers[l].k.scale.resize(k);
+    stats->layers[l].k.inv_scale.resize(k);
+  }
+  return stats;
+}
+
+// Raw rows of a sequence that does not exist yet.
+size_t History::FreshBytes() const {
+  if (config_.spec.raw()) return 0;
+  size_t width = 0;
+  for (const LayerShape& shape : config_.layers) width += RowWidth(shape, Kv::kK) + RowWidth(shape, Kv::kV);
+  return static_cast<size_t>(config_.spec.sink + RingCapacity(false)) * width * sizeof(uint16_t);
+}
+
+// Upper bound of what the pool must give for `tokens` more tokens; exact for sequences that grow one way.
+size_t History::BytesToAppend(const Sequence* sequence, int64_t tokens) const {
+  static const Sequence kEmpty;
+  const Sequence& s = sequence != nullptr ? *sequence : kEmpty;
+  const int64_t end = s.length() + tokens;
+  const int64_t packed_end = PackedEnd(s, end);
+  const size_t have = s.layers.empty() ? 0 : s.layers[0].pages.size();
+  const size_t want = std::max(have, PagesFor(packed_end - config_.spec.sink, config_.spec.page));
+  size_t bytes = TableBytes(static_cast<size_t>(end), want, config_.layers.size());
+  bytes -= std::min(bytes, sequence != nullptr ? s.table_bytes() : 0);
+  if (sequence == nullptr) bytes += FreshBytes();
+  if (Measures(sequence, end)) bytes += StatisticsBytes();
+  const bool copies = packed_end > s.packed_end && have > 0 && s.layers[0].pages.back().shared();
+  for (const PageLayout& layout : layouts_) bytes += (want - have + (copies ? 1 : 0)) * layout.page_bytes;
+  return bytes;
+}
+
+int64_t History::TokensThatFit(int32_t id) const {
+  if (config_.byte_budget == 0) return std::numeric_limits<int64_t>::max();
+  const Sequence* sequence = Find(id);
+  int64_t fits = 0, fails = int64_t{1} << 40;
+  while (fails - fits > 1) {
+    const int64_t middle = fits + (fails - fits) / 2;
+    (BytesToAppend(sequence, middle) <= pool_.available() ? fits : fails) = middle;
+  }
+  return fits;
+}
+
+Status History::GroupTokens(std::span<const StepToken> tokens) {
+  std::map<int32_t, size_t> index;
+  std::vector<int32_t> last;
+  for (size_t row = 0; row < tokens.size(); ++row) {
+    const StepToken& token = tokens[row];
+    if (token.seq < 0 || token.pos < 0) {
+      return InvalidArgument(
+          fmt::format("token {} has sequence {} and position {}: neither may be negative", row, token.seq, token.pos));
+    }
+    const auto [it, fresh] = index.emplace(token.seq, step_.size());
+    if (fresh) {
+      StepSequence part;
+      part.id = token.seq;
+      const Sequence* sequence = Find(token.seq);
+      part.created = sequence == nullptr;
+      part.begin = sequence != nullptr ? sequence->length() : 0;
+      last.push_back(part.begin > 0 ? sequence->positions.back() : -1);
+      step_.push_back(std::move(part));
+    }
+    StepSequence& part = step_[it->second];
+    if (token.pos <= last[it->second]) {
+      return InvalidArgument(
+          fmt::format("token {} of sequence {} has position {}, but position {} is already there: "
+                      "positions must ascend (truncate first to rewrite)",
+                      row, token.seq, token.pos, last[it->second]));
+    }
+    last[it->second] = token.pos;
+    StepQuery query;
+    query.order = part.begin + static_cast<int64_t>(part.queries.size());
+    query.position = token.pos;
+    query.row = static_cast<int>(row);
+    part.queries.push_back(query);
+  }
+  return {};
+}
+
+Status History::BeginStep(std::span<const StepToken> tokens) {
+  if (!step_.empty()) return Internal("a step is already running: end or abort it first");
+  if (tokens.empty()) return InvalidArgument("a step needs at least one token");
+  if (Status s = GroupTokens(tokens); !s.ok()) {
+    step_.clear();
+    return s;
+  }
+  size_t bytes = 0;
+  for (const StepSequence& part : step_)
+    bytes += BytesToAppend(Find(part.id), static_cast<int64_t>(part.queries.size()));
+  if (bytes > pool_.available()) {
+    const int32_t id = step_[0].id;
+    step_.clear();
+    return OutOfBudget(
+        fmt::format("the KV budget of {} bytes cannot take {} more tokens ({} bytes needed, {} free); {} "
+                    "more fit in sequence {}: raise the budget, use fewer bits, or drop a sequence",
+                    config_.byte_budget, tokens.size(), bytes, pool_.available(), TokensThatFit(id), id));
+  }
+  size_t slot = 0;
+  for (StepSequence& part : step_) {
+    part.first_slot = slot;
+    slot += part.queries.size();
+    Reserve(&part);
+  }
+  if (slot > step_rows_ && !config_.spec.raw()) {
+    step_rows_ = RoundUp(slot, 16);
+    for (size_t l = 0; l < config_.layers.size(); ++l) {
+      for (const Kv side : {Kv::kK, Kv::kV}) {
+        step_scratch_[l][static_cast<size_t>(side)] =
+            MakeAligned<uint16_t>(step_rows_ * RowWidth(config_.layers[l], side));
+      }
+    }
+  }
+  std::fill(written_.begin(), written_.end(), uint8_t{0});
+  failure_ = -1;
+  return {};
+}
+
+void History::Reserve(StepSequence* part) {
+  Sequence& sequence = sequences_[part->id];
+  part->sequence = &sequence;
+  if (part->created) AllocateRawRows(config_, RingCapacity(false), &sequence);
+  const int64_t end = part->begin + static_cast<int64_t>(part->queries.size());
+  part->packed_end = PackedEnd(sequence, end);
+  const bool measures = Measures(&sequence, end);
+  ReservePages(part);
+  sequence.positions.reserve(PositionCapacity(static_cast<size_t>(end)));
+  for (StepQuery& query : part->queries) {
+    sequence.positions.push_back(query.position);
+    const bool measured = !NeedsStatistics() || sequence.stats || query.order + 1 >= config_.spec.sink + kStatsTokens;
+    query.packed_end = config_.spec.sink;
+    if (measured) {
+      query.packed_end = std::max({query.packed_end, query.order + 1 - config_.spec.win, sequence.raw_begin});
+    }
+  }
+  if (measures) part->new_stats = NewStatistics();
+  const size_t charge = sequence.raw_bytes(config_) + sequence.table_bytes();
+  TERSEKV_CHECK(charge >= sequence.charged && pool_.Charge(charge - sequence.charged));
+  sequence.charged = charge;
+}
+
+void History::ReservePages(StepSequence* part) {
+  Sequence& sequence = *part->sequence;
+  part->old_pages = sequence.layers[0].pages.size();
+  const size_t want = std::max(part->old_pages, PagesFor(part->packed_end - config_.spec.sink, config_.spec.page));
+  const bool writes = part->packed_end > sequence.packed_end;
+  for (size_t l = 0; l < sequence.layers.size(); ++l) {
+    std::vector<PageRef>& pages = sequence.layers[l].pages;
+    pages.reserve(RoundUp(want, kPageBlock));
+    if (writes && !pages.empty() && pages.back().shared()) {  // copy on write
+      Page* copy = pool_.Take(size_classes_[l]);
+      TERSEKV_CHECK(copy != nullptr);
+      std::memcpy(copy->data.get(), pages.back().data(), copy->bytes);
+      pages.back() = PageRef(&pool_, copy);
+    }
+    while (pages.size() < want) {
+      Page* page = pool_.Take(size_classes_[l]);
+      TERSEKV_CHECK(page != nullptr);
+      pages.emplace_back(&pool_, page);
+    }
+  }
+}
+
+Status History::EndStep() {
+  if (step_.empty()) return Internal("no step is running");
+  Status failure = failure_ >= 0 ? FailureStatus() : Status();
+  if (failure.ok() && std::find(written_.begin(), written_.end(), uint8_t{0}) != written_.end()) {
+    failure = Internal("the engine did not write K and V of every layer and head in this step");
+  }
+  if (!failure.ok()) {
+    AbortStep();
+    return failure;
+  }
+  for (StepSequence& part : step_) Commit(&part);
+  step_.clear();
+  return {};
+}
+
+void History::Commit(StepSequence* part) {
+  Sequence& sequence = *part->sequence;
+  const int64_t end = sequence.length();
+  if (!config_.spec.raw()) {
+    for (size_t l = 0; l < config_.layers.size(); ++l) {
+      for (const Kv side : {Kv::kK, Kv::kV}) {
+        const RawRows raw = RawRowsOf(static_cast<int>(l), side, *part);
+        const int s = static_cast<int>(side);
+        const size_t bytes = raw.width * sizeof(uint16_t);
+        for (int64_t order = part->begin; order < std::min<int64_t>(end, raw.sink_count); ++order) {
+          std::memcpy(sequence.layers[l].sinks[s].get() + static_cast<size_t>(order) * raw.width, raw.Row(order),
+                      bytes);
+        }
+        for (int64_t order = std::max({part->begin, raw.sink_count, end - raw.ring_capacity}); order < end; ++order) {
+          std::memcpy(sequence.layers[l].ring[s].get() + static_cast<size_t>(order % raw.ring_capacity) * raw.width,
+                      raw.Row(order), bytes);
+        }
+      }
+    }
+  }
+  sequence.packed_end = part->packed_end;
+  if (part->new_stats) sequence.stats = part->new_stats;
+  if (const int64_t capacity = RingCapacity(sequence.stats != nullptr); capacity != sequence.ring_capacity) {
+    ResizeRing(config_, capacity, &sequence);
+    const size_t charge = sequence.raw_bytes(config_) + sequence.table_bytes();
+    pool_.Refund(sequence.charged - charge);
+    sequence.charged = charge;
+  }
+}
+
+void History::AbortStep() {
+  for (StepSequence& part : step_) {
+    part.new_stats.reset();
+    if (part.sequence == nullptr) continue;
+    if (part.created) {
+      Remove(part.id);
+      continue;
+    }
+    part.sequence->positions.resize(static_cast<size_t>(part.begin));
+    for (SequenceLayer& layer : part.sequence->layers) {
+      while (layer.pages.size() > part.old_pages) layer.pages.pop_back();
+    }
+    const size_t charge = part.sequence->raw_bytes(config_) + part.sequence->table_bytes();
+    pool_.Refund(part.sequence->charged - charge);
+    part.sequence->charged = charge;
+  }
+  step_.clear();
+}
+
+}  // namespace tersekv

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/cache/page_pool.h"
+
+#include <cstring>
+#include <limits>
+
+namespace tersekv {
+
+int PagePool::SizeClass(size_t page_bytes) {
+  for (size_t c = 0; c < class_bytes_.size(); ++c) {
+    if (class_bytes_[c] == page_bytes) return static_cast<int>(c);
+  }
+  class_bytes_.push_back(page_bytes);
+  idle_pages_.emplace_back();
+  return static_cast<int>(class_bytes_.size()) - 1;
+}
+
+bool PagePool::MakeRoom(size_t bytes) {
+  if (budget_ == 0) return true;
+  for (auto& pages : idle_pages_) {
+    while (bytes_reserved() + bytes > budget_ && !pages.empty()) {
+      idle_ -= pages.back()->bytes;
+      pages.pop_back();
+    }
+  }
+  return bytes_reserved() + bytes <= budget_;
+}
+
+Page* PagePool::Take(int size_class) {
+  const size_t bytes = class_bytes_[static_cast<size_t>(size_class)];
+  auto& idle = idle_pages_[static_cast<size_t>(size_class)];
+  std::unique_ptr<Page> page;
+  if (!idle.empty()) {
+    page = std::move(idle.back());
+    idle.pop_back();
+    idle_ -= bytes;
+    std::memset(page->data.get(), 0, bytes);
+  } else {
+    if (!MakeRoom(bytes)) return nullptr;
+    page = std::make_unique<Page>();
+    page->size_class = size_class;
+    page->bytes = bytes;
+    page->data = MakeAligned<uint8_t>(bytes);
+  }
+  page->refs = 1;
+  used_ += bytes;
+  return page.release();
+}
+
+void PagePool::Release(Page* page) {
+  if (--page->refs > 0) return;
+  used_ -= page->bytes;
+  idle_ += page->bytes;
+  idle_pages_[static_cast<size_t>(page->size_class)].emplace_back(page);
+}
+
+bool PagePool::Charge(size_t bytes) {
+  if (!MakeRoom(bytes)) return false;
+  charged_ += bytes;
+  return true;
+}
+
+size_t PagePool::available() const {
+  if (budget_ == 0) return std::numeric_limits<size_t>::max();
+  const size_t taken = used_ + charged_;
+  return taken >= budget_ ? 0 : budget_ - taken;
+}
+
+}  // namespace tersekv

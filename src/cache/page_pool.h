@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pages of a few sizes under one byte budget, with reference counts for sharing. One thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "src/base/aligned.h"
+
+namespace tersekv {
+
+struct Page {
+  int refs = 0;
+  int size_class = 0;
+  size_t bytes = 0;
+  AlignedArray<uint8_t> data;
+};
+
+class PagePool {
+ public:
+  // budget: limit of bytes_reserved(); 0 = none.
+  explicit PagePool(size_t budget) : budget_(budget) {}
+
+  // Same bytes, same class.
+  int SizeClass(size_t page_bytes);
+
+  // A zeroed page with one reference, or null when the budget does not allow it. Idle pages of other sizes are given
+  // back to the system before that is said.
+  Page* Take(int size_class);
+  void Retain(Page* page) { ++page->refs; }
+  void Release(Page* page);
+
+  // Accounts for memory that is not pages (raw rows, statistics, tables) under the same budget.
+  bool Charge(size_t bytes);
+  void Refund(size_t bytes) { charged_ -= bytes; }
+
+  size_t page_bytes_used() const { return used_; }
+  size_t bytes_reserved() const { return used_ + idle_ + charged_; }
+  // Bytes that can still be taken, idle pages included.
+  size_t available() const;
+
+ private:
+  bool MakeRoom(size_t bytes);
+
+  size_t budget_;
+  size_t used_ = 0, idle_ = 0, charged_ = 0;
+  std::vector<size_t> class_bytes_;
+  std::vector<std::vector<std::unique_ptr<Page>>> idle_pages_;  // by class
+};
+
+// A counted reference to a page.
+class PageRef {
+ public:
+  PageRef() = default;
+  PageRef(PagePool* pool, Page* page) : pool_(pool), page_(page) {}  // takes over one reference
+  PageRef(PageRef&& o) noexcept : pool_(o.pool_), page_(std::exchange(o.page_, nullptr)) {}
+  PageRef& operator=(PageRef&& o) noexcept {
+    std::swap(pool_, o.pool_);
+    std::swap(page_, o.page_);
+    return *this;
+  }
+  ~PageRef() {
+    if (page_ != nullptr) pool_->Release(page_);
+  }
+  PageRef Share() const {
+    pool_->Retain(page_);
+    return {pool_, page_};
+  }
+  bool shared() const { return page_->refs > 1; }
+  uint8_t* data() const { return page_->data.get(); }
+  Page* get() const { return page_; }
+
+ private:
+  PagePool* pool_ = nullptr;
+  Page* page_ = nullptr;
+};
+
+}  // namespace tersekv

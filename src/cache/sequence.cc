@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/cache/sequence.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tersekv {
+namespace {
+
+constexpr Kv kSides[] = {Kv::kK, Kv::kV};
+
+AlignedArray<uint16_t> CopyOf(const AlignedArray<uint16_t>& from, size_t values) {
+  AlignedArray<uint16_t> to = MakeAligned<uint16_t>(values);
+  if (values > 0) std::memcpy(to.get(), from.get(), values * sizeof(uint16_t));
+  return to;
+}
+
+}  // namespace
+
+size_t Statistics::bytes() const {
+  size_t floats = 0;
+  for (const Layer& layer : layers) {
+    for (const Side* side : {&layer.k, &layer.v}) {
+      floats += side->mean.capacity() + side->scale.capacity() + side->inv_scale.capacity();
+    }
+  }
+  return floats * sizeof(float) + layers.capacity() * sizeof(Layer);
+}
+
+size_t Sequence::raw_bytes(const CacheConfig& config) const {
+  size_t bytes = 0;
+  if (layers.empty() || config.spec.raw()) return 0;
+  for (const LayerShape& shape : config.layers) {
+    for (const Kv side : kSides) {
+      bytes += static_cast<size_t>(config.spec.sink + ring_capacity) * RowWidth(shape, side) * sizeof(uint16_t);
+    }
+  }
+  return bytes;
+}
+
+size_t Sequence::table_bytes() const {
+  size_t bytes = positions.capacity() * sizeof(int32_t) + layers.capacity() * sizeof(SequenceLayer);
+  for (const SequenceLayer& layer : layers) {
+    bytes += layer.pages.capacity() * sizeof(PageRef) + layer.pages.size() * sizeof(Page);
+  }
+  return bytes;
+}
+
+void AllocateRawRows(const CacheConfig& config, int64_t ring_capacity, Sequence* sequence) {
+  sequence->layers.resize(config.layers.size());
+  sequence->ring_capacity = ring_capacity;
+  if (config.spec.raw()) return;
+  for (size_t l = 0; l < config.layers.size(); ++l) {
+    for (const Kv side : kSides) {
+      const size_t width = RowWidth(config.layers[l], side);
+      const int s = static_cast<int>(side);
+      sequence->layers[l].sinks[s] = MakeAligned<uint16_t>(static_cast<size_t>(config.spec.sink) * width);
+      sequence->layers[l].ring[s] = MakeAligned<uint16_t>(static_cast<size_t>(ring_capacity) * width);
+    }
+  }
+}
+
+void ResizeRing(const CacheConfig& config, int64_t ring_capacity, Sequence* sequence) {
+  const int64_t end = sequence->length();
+  const int64_t old_capacity = sequence->ring_capacity;
+  const int64_t first = std::max<int64_t>(end - std::min(old_capacity, ring_capacity), 0);
+  for (size_t l = 0; l < config.layers.size(); ++l) {
+    for (const Kv side : kSides) {
+      const size_t width = RowWidth(config.layers[l], side);
+      AlignedArray<uint16_t>& ring = sequence->layers[l].ring[static_cast<int>(side)];
+      AlignedArray<uint16_t> next = MakeAligned<uint16_t>(static_cast<size_t>(ring_capacity) * width);
+      for (int64_t order = first; order < end; ++order) {
+        std::memcpy(next.get() + static_cast<size_t>(order % ring_capacity) * width,
+                    ring.get() + static_cast<size_t>(order % old_capacity) * width, width * sizeof(uint16_t));
+      }
+      ring = std::move(next);
+    }
+  }
+  sequence->ring_capacity = ring_capacity;
+}
+
+Sequence CloneSequence(const CacheConfig& config, const Sequence& from) {
+  Sequence to;
+  to.positions.reserve(from.positions.capacity());
+  to.positions = from.positions;
+  to.packed_end = from.packed_end;
+  to.raw_begin = from.raw_begin;
+  to.ring_capacity = from.ring_capacity;
+  to.stats = from.stats;
+  to.layers.resize(from.layers.size());
+  for (size_t l = 0; l < from.layers.size(); ++l) {
+    to.layers[l].pages.reserve(from.layers[l].pages.capacity());
+    for (const PageRef& page : from.layers[l].pages) to.layers[l].pages.push_back(page.Share());
+    if (config.spec.raw()) continue;
+    for (const Kv side : kSides) {
+      const size_t width = RowWidth(config.layers[l], side);
+      const int s = static_cast<int>(side);
+      to.layers[l].sinks[s] = CopyOf(from.layers[l].sinks[s], static_cast<size_t>(config.spec.sink) * width);
+      to.layers[l].ring[s] = CopyOf(from.layers[l].ring[s], static_cast<size_t>(from.ring_capacity) * width);
+    }
+  }
+  return to;
+}
+
+}  // namespace tersekv

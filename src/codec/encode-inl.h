@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows -> codes and scales, over Lanes (src/base/lanes.h), in the order of operations that makes bytes identical
+// everywhere (docs/numerics.md). No include guard: compiled once per SIMD target, into the namespace that the includer
+// names in TERSEKV_INL_NAMESPACE; the includer has included half.h, head_codec.h and lloyd_max.h.
+
+#include "src/codec/lloyd_max-inl.h"
+#include "src/transform/rotate-inl.h"
+
+namespace tersekv {
+namespace TERSEKV_INL_NAMESPACE {
+
+// Sum of f(c) over d channels: 32 running sums in channel order, then an xor tree of 16, 8, 4, 2, 1.
+template <class L, class F>
+typename L::F TreeSum(L lanes, int d, float* sums, F&& f) {
+  const size_t n = lanes.Count();
+  for (int l = 0; l < 32; ++l) lanes.Store(lanes.Set(0.0f), sums + static_cast<size_t>(l) * n);
+  for (int c = 0; c < d; ++c) {
+    float* sum = sums + static_cast<size_t>(c % 32) * n;
+    lanes.Store(lanes.Add(lanes.Load(sum), f(static_cast<size_t>(c) * n)), sum);
+  }
+  for (int half = 16; half > 0; half /= 2) {
+    for (int l = 0; l < half; ++l) {
+      float* sum = sums + static_cast<size_t>(l) * n;
+      lanes.Store(lanes.Add(lanes.Load(sum), lanes.Load(sum + static_cast<size_t>(half) * n)), sum);
+    }
+  }
+  return lanes.Load(sums);
+}
+
+// Encodes one block of Count() rows. x: [d] lane groups (channel-major), destroyed. codes: [Count(), d]; scales:
+// [Count()] bf16. scratch: EncodeScratchFloats(d, Count()). False: a row is not finite or its norm overflows, outputs
+// are then garbage.
+template <class L>
+bool EncodeLanes(L lanes, const HeadCodec& codec, float* x, uint8_t* codes, uint16_t* scales, float* scratch) {
+  const size_t n = lanes.Count();
+  const int d = codec.d;
+  float* code = scratch;
+  float* spare = code + static_cast<size_t>(d) * n;
+  float* rotated = spare + static_cast<size_t>(d) * n;
+  float* sums = rotated;  // [32] groups; the rotated row itself lives in x
+  if (codec.mean != nullptr || codec.inv_scale != nullptr) {
+    for (int c = 0; c < d; ++c) {
+      float* p = x + static_cast<size_t>(c) * n;
+      auto v = lanes.Load(p);
+      if (codec.mean != nullptr) v = lanes.Sub(v, lanes.Set(codec.mean[c]));
+      if (codec.inv_scale != nullptr) v = lanes.Mul(v, lanes.Set(codec.inv_scale[c]));
+      lanes.Store(v, p);
+    }
+  }
+  float s2[64], s[64], p[64], n2[64], peak[64];  // Count() <= 64 on every target
+  const auto square_sum = TreeSum(lanes, d, sums, [&](size_t at) {
+    const auto v = lanes.Load(x + at);
+    return lanes.Mul(v, v);
+  });
+  lanes.Store(square_sum, s2);
+  for (size_t i = 0; i < n; ++i) {
+    if (!(s2[i] <= 0x1.fffffep127f)) return false;  // inf or nan in the row, or a norm that overflows
+  }
+  const auto norm = lanes.Sqrt(square_sum);
+  lanes.Store(norm, s);
+  RotateForward(lanes, *codec.rotation, x, spare);
+  for (int c = 0; c < d; ++c) {  // spare = y, x becomes the levels
+    const size_t at = static_cast<size_t>(c) * n;
+    lanes.Store(lanes.Load(x + at), spare + at);
+  }
+  const LevelTable& table = LevelsOf(codec.bits);
+  LloydMaxQuantise(lanes, table, x, d, norm, code, peak);
+  lanes.Store(TreeSum(lanes, d, sums, [&](size_t at) { return lanes.Mul(lanes.Load(spare + at), lanes.Load(x + at)); }),
+              p);
+  auto levels2 = lanes.Set(0.0f);  // exact: an integer below 2^24
+  for (int c = 0; c < d; ++c) {
+    const auto level = lanes.Load(x + static_cast<size_t>(c) * n);
+    levels2 = lanes.Add(levels2, lanes.Mul(level, level));
+  }
+  lanes.Store(levels2, n2);
+  for (size_t i = 0; i < n; ++i) {
+    float g = LloydMaxScale(table, codec.norm, s2[i], s[i], codec.sqrt_d, p[i], n2[i], peak[i]);
+    if (!(g < 0x1.fep127f)) g = 0x1.fep127f;  // saturates at bf16's largest
+    scales[i] = F32ToBF16(g);
+    for (int c = 0; c < d; ++c) {
+      codes[i * static_cast<size_t>(d) + static_cast<size_t>(c)] =
+          static_cast<uint8_t>(code[static_cast<size_t>(c) * n + i]);
+    }
+  }
+  return true;
+}
+
+}  // namespace TERSEKV_INL_NAMESPACE
+}  // namespace tersekv

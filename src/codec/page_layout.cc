@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/codec/page_layout.h"
+
+#include <cstring>
+
+#include "src/base/half.h"
+#include "src/bits/planes.h"
+
+namespace tersekv {
+namespace {
+
+SideLayout MakeSide(const SideSpec& spec, int d, int page_tokens, bool token_major) {
+  SideLayout side;
+  side.family = spec.family;
+  side.bits = static_cast<int>(spec.bits);
+  side.d = d;
+  side.page_tokens = page_tokens;
+  side.token_major = token_major;
+  return side;
+}
+
+// Index of value (slot, channel) in a raw side.
+size_t RawIndex(const SideLayout& side, int slot, int c) {
+  return side.token_major ? static_cast<size_t>(slot) * static_cast<size_t>(side.d) + static_cast<size_t>(c)
+                          : static_cast<size_t>(c) * static_cast<size_t>(side.page_tokens) + static_cast<size_t>(slot);
+}
+
+bool SignMagnitude(int bits) { return bits == 5 || bits == 6; }
+
+}  // namespace
+
+PageLayout PageLayout::Make(const KvSpec& spec, const LayerShape& shape) {
+  PageLayout layout;
+  layout.kv_heads = shape.kv_heads;
+  layout.page_tokens = spec.page;
+  layout.k = MakeSide(spec.k, shape.head_dim_k, spec.page, false);
+  layout.v = MakeSide(spec.v, shape.head_dim_v, spec.page, true);
+  layout.k.scales_offset = layout.k.codes_bytes();
+  layout.v.codes_offset = layout.k.scales_offset + layout.k.scales_bytes();
+  layout.v.scales_offset = layout.v.codes_offset + layout.v.codes_bytes();
+  layout.unit_bytes = layout.v.scales_offset + layout.v.scales_bytes();
+  layout.page_bytes = layout.unit_bytes * static_cast<size_t>(shape.kv_heads);
+  return layout;
+}
+
+uint8_t StoredCode(int bits, uint8_t code) {
+  if (!SignMagnitude(bits)) return code;
+  const int half = 1 << (bits - 1);
+  return static_cast<uint8_t>(code >= half ? code - half : (half - 1 - code) | half);
+}
+
+uint8_t CanonicalCode(int bits, uint8_t stored) {
+  if (!SignMagnitude(bits)) return stored;
+  const int half = 1 << (bits - 1);
+  const int magnitude = stored & (half - 1);
+  return static_cast<uint8_t>((stored & half) != 0 ? half - 1 - magnitude : half + magnitude);
+}
+
+void PackToken(const SideLayout& side, uint8_t* unit, int slot, const uint8_t* codes, uint16_t scale) {
+  const size_t row = side.row_bytes();
+  uint8_t* base = unit + side.codes_offset;
+  const size_t d = static_cast<size_t>(side.d);
+  if (side.token_major) {
+    uint8_t stored[1024];
+    for (size_t c = 0; c < d; ++c) stored[c] = StoredCode(side.bits, codes[c]);
+    PackPlanes(stored, d, side.bits, base + static_cast<size_t>(slot) * row);
+  } else {
+    for (size_t c = 0; c < d; ++c) {
+      SetPlaneCode(base + c * row, static_cast<size_t>(side.page_tokens), side.bits, static_cast<size_t>(slot),
+                   StoredCode(side.bits, codes[c]));
+    }
+  }
+  std::memcpy(unit + side.scales_offset + static_cast<size_t>(slot) * 2, &scale, 2);
+}
+
+void UnpackToken(const SideLayout& side, const uint8_t* unit, int slot, uint8_t* codes, uint16_t* scale) {
+  const size_t row = side.row_bytes();
+  const uint8_t* base = unit + side.codes_offset;
+  for (size_t c = 0; c < static_cast<size_t>(side.d); ++c) {
+    const uint8_t stored =
+        side.token_major
+            ? GetPlaneCode(base + static_cast<size_t>(slot) * row, static_cast<size_t>(side.d), side.bits, c)
+            : GetPlaneCode(base + c * row, static_cast<size_t>(side.page_tokens), side.bits, static_cast<size_t>(slot));
+    codes[c] = CanonicalCode(side.bits, stored);
+  }
+  std::memcpy(scale, unit + side.scales_offset + static_cast<size_t>(slot) * 2, 2);
+}
+
+void PackRawToken(const SideLayout& side, uint8_t* unit, int slot, const float* row) {
+  uint8_t* base = unit + side.codes_offset;
+  for (int c = 0; c < side.d; ++c) {
+    const size_t i = RawIndex(side, slot, c);
+    if (side.family == Family::kF32) {
+      std::memcpy(base + 4 * i, &row[c], 4);
+    } else {
+      const uint16_t half = side.family == Family::kF16 ? F32ToF16(row[c]) : F32ToBF16(row[c]);
+      std::memcpy(base + 2 * i, &half, 2);
+    }
+  }
+}
+
+void UnpackRawToken(const SideLayout& side, const uint8_t* unit, int slot, float* row) {
+  const uint8_t* base = unit + side.codes_offset;
+  for (int c = 0; c < side.d; ++c) {
+    const size_t i = RawIndex(side, slot, c);
+    if (side.family == Family::kF32) {
+      std::memcpy(&row[c], base + 4 * i, 4);
+    } else {
+      uint16_t half;
+      std::memcpy(&half, base + 2 * i, 2);
+      row[c] = side.family == Family::kF16 ? F16ToF32(half) : BF16ToF32(half);
+    }
+  }
+}
+
+}  // namespace tersekv

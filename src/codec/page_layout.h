@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a page of one layer keeps its tokens: a bijection of the canonical records (docs/formats.md, "CPU page").
+//
+// page = [kv_heads] units; unit = K codes | K scales | V codes | V scales.
+//   K codes: [head_dim_k] plane rows of page_tokens codes (channel-major: scores are sums over channels)
+//   V codes: [page_tokens] plane rows of head_dim_v codes (token-major: outputs are sums over tokens)
+//   scales:  [page_tokens] bf16; none for raw types, whose "codes" are f16, bf16 or f32 values in the same order.
+// 5- and 6-bit codes are stored as magnitude index | sign << (bits - 1), so that a lookup needs half the table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tersekv/cache.h"
+#include "tersekv/spec.h"
+
+namespace tersekv {
+
+struct SideLayout {
+  Family family = Family::kF16;
+  int bits = 16;  // of one value
+  int d = 0;
+  int page_tokens = 0;
+  bool token_major = false;                    // V
+  size_t codes_offset = 0, scales_offset = 0;  // within the unit
+
+  bool raw() const { return family != Family::kLloydMax; }
+  size_t codes_bytes() const { return static_cast<size_t>(page_tokens) * static_cast<size_t>(d * bits) / 8; }
+  size_t scales_bytes() const { return raw() ? 0 : static_cast<size_t>(page_tokens) * 2; }
+  size_t row_bytes() const { return static_cast<size_t>((token_major ? d : page_tokens) * bits) / 8; }
+};
+
+struct PageLayout {
+  SideLayout k, v;
+  int kv_heads = 0;
+  int page_tokens = 0;
+  size_t unit_bytes = 0, page_bytes = 0;
+
+  static PageLayout Make(const KvSpec& spec, const LayerShape& shape);
+  const SideLayout& side(Kv kv) const { return kv == Kv::kK ? k : v; }
+};
+
+// unit: first byte of the head's unit. slot in [0, page_tokens). codes: [d] canonical codes (ascending index).
+void PackToken(const SideLayout& side, uint8_t* unit, int slot, const uint8_t* codes, uint16_t scale);
+void UnpackToken(const SideLayout& side, const uint8_t* unit, int slot, uint8_t* codes, uint16_t* scale);
+// row: [d] fp32, rounded to the side's raw type.
+void PackRawToken(const SideLayout& side, uint8_t* unit, int slot, const float* row);
+void UnpackRawToken(const SideLayout& side, const uint8_t* unit, int slot, float* row);
+
+// Canonical code <-> what a page stores.
+uint8_t StoredCode(int bits, uint8_t code);
+uint8_t CanonicalCode(int bits, uint8_t stored);
+
+}  // namespace tersekv

@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""End to end: cli_test.py TERSEKV [MODEL]. Standard library only.
+
+What needs a model is skipped with a message when there is none: MODEL, else $TERSEKV_TEST_MODEL, else where
+scripts/setup.sh puts the demo model.
+"""
+import csv
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TERSEKV = ""
+MODEL = ""
+COLUMNS = ("spec bits_spec bits_effective kv_bytes_used kv_bytes_reserved kv_bytes_f16 ratio ppl dppl kl_mean "
+           "kl_median kl_p99 kl_max top1 first_divergence decode_tps prefill_tps tokens context prefill").split()
+ENVELOPE = ["rows", "tersekv_version", "commit", "machine", "date"]
+TEXT = "".join(f"On day {i} the keeper of the lighthouse wrote {i * i % 97} lines about ships, wind and rain.\n"
+               for i in range(120))
+
+
+def tersekv(*args, **env):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("TERSEKV_")} | env
+    return subprocess.run([TERSEKV, *map(str, args)], capture_output=True, text=True, env=clean, timeout=300)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.tmp = pathlib.Path(folder.name)
+
+    def ok(self, *args, **env):
+        done = tersekv(*args, **env)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done
+
+    def refused(self, code, words, *args, **env):
+        """Exit code, one line on stderr, nothing on stdout, and the words in the line."""
+        done = tersekv(*args, **env)
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertEqual(done.stdout, "")
+        self.assertRegex(done.stderr, r"\Aerror: [^\n]+\n\Z")
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+
+class WithoutModel(Case):
+    def test_version_and_help(self):
+        self.assertRegex(self.ok("--version").stdout, r"^tersekv \d+\.\d+\.\d+ \(.+\)\n$")
+        for command in ("run", "eval", "codecs", "doctor"):
+            self.assertIn(f"tersekv {command}", self.ok(command, "--help").stdout)
+
+    def test_usage(self):
+        self.refused(2, ["no command", "--help"])
+        self.refused(2, ["unknown command 'frobnicate'", "doctor"], "frobnicate")
+        self.refused(2, ["--nonsense", "tersekv run --help"], "run", "--nonsense")
+        self.refused(2, ["--threads", "many"], "run", "--threads", "many")
+        self.refused(2, ["-n", "-3"], "run", "-n", "-3")
+        self.refused(2, ["TERSEKV_CTX", "far"], "run", "-p", "x", TERSEKV_CTX="far")
+        self.refused(2, ["-m MODEL"], "run", "-p", "x")
+        self.refused(2, ["prompt is empty", "-p"], "run", "-p", "", "-m", "none.gguf")
+        self.refused(2, ["prompt is empty"], "run", "-p", " \n", "-m", "none.gguf")
+        self.refused(2, ["--text"], "eval", "-m", "none.gguf")
+        self.refused(2, ["--kv-bytes", "64X"], "run", "-p", "x", "-m", "none.gguf", "--kv-bytes", "64X")
+
+    def test_specs(self):
+        run = ("run", "-m", "none.gguf", "-p", "x", "--kv")
+        self.refused(2, ["k4w4", "k4v4"], *run, "k4w4")
+        self.refused(2, ["1", "k1v4", "2 to 8"], *run, "k1v4")
+        self.refused(2, ["9", "k9v4", "2 to 8"], *run, "k9v4")
+        self.refused(1, ["k4tv4t", "k4v4"], *run, "k4tv4t")
+        self.refused(2, ["stock-q3", "stock-q4_0"], *run, "stock-q3")
+        self.refused(2, ["k9v4"], "run", "-m", "none.gguf", "-p", "x", TERSEKV_KV="k9v4")
+        (self.tmp / "t").write_text(TEXT)
+        self.refused(2, ["k4v4,,", "empty"], "eval", "-m", "none.gguf", "--text", self.tmp / "t", "--kv", "k4v4,,")
+
+    def test_missing_files(self):
+        self.refused(1, ["none.gguf"], "run", "-m", "none.gguf", "-p", "x")
+        self.refused(1, ["none.txt"], "run", "-m", "none.gguf", "--file", "none.txt")
+        self.refused(1, ["none.txt"], "eval", "-m", "none.gguf", "--text", "none.txt")
+        self.refused(1, ["no/folder"], "run", "-m", "none.gguf", "-p", "x", "--json", "no/folder/a.json")
+
+    def test_codecs(self):
+        rows = json.loads(self.ok("codecs", "--json").stdout)
+        self.assertEqual(list(rows), ENVELOPE)
+        specs = {row["spec"]: row for row in rows["rows"]}
+        self.assertEqual(specs["f16"]["bytes_d64"], 256)
+        self.assertEqual(specs["k4v4"]["bytes_d64"], 68)
+        self.assertEqual(specs["k4v4"]["bytes_d128"], 132)
+        self.assertTrue(specs["k4v4"]["available"])
+        table = self.ok("run", "--kv", "list").stdout
+        self.assertEqual(table, self.ok("codecs").stdout)
+        for spec in specs:
+            self.assertIn(f"\n{spec} ", table)
+
+    def test_doctor(self):
+        done = self.ok("doctor", TERSEKV_LOG="7")
+        self.assertEqual(done.stdout.splitlines()[-1], "verdict: ready")
+        self.assertIn("-m MODEL", done.stdout)
+        self.assertRegex(done.stdout, r"TERSEKV_LOG +7 \(not used")
+        checks = json.loads(self.ok("doctor", "--json", "-").stdout)
+        self.assertEqual(list(checks), ENVELOPE)
+        self.assertEqual(checks["rows"][-1], {"check": "verdict", "state": "ok", "detail": "ready"})
+        done = tersekv("doctor", "-m", "none.gguf")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout.splitlines()[-1], r"^verdict: NOT ready: host: .*none\.gguf")
+
+
+class WithModel(Case):
+    def setUp(self):
+        super().setUp()
+        if not os.path.isfile(MODEL):
+            self.skipTest(f"no model at {MODEL}: scripts/setup.sh fetches it")
+
+    def test_damaged_models(self):
+        with open(MODEL, "rb") as file:
+            half = file.read(os.path.getsize(MODEL) // 2)  # all of its metadata, not all of its weights
+        for name, data in (("half.gguf", half), ("short.gguf", half[:1 << 20]), ("tiny.gguf", half[:100]),
+                           ("not.gguf", b"no model " * 1000), ("empty.gguf", b"")):
+            (self.tmp / name).write_bytes(data)
+            self.refused(1, [name], "run", "-m", self.tmp / name, "-p", "x")
+
+    def test_budget_and_context(self):
+        self.refused(1, ["8192"], "run", "-m", MODEL, "-p", "x", "--kv-bytes", "1M", "--ctx", "8192")
+        self.refused(2, ["context holds 32", "--ctx"], "run", "-m", MODEL, "-p", TEXT, "--ctx", "32")
+
+    def test_run(self):
+        args = ("run", "-m", MODEL, "-p", "Count from one to five.", "-n", "8", "--temp", "0", "--ctx", "256")
+        first, second = self.ok(*args), self.ok(*args)
+        self.assertEqual(first.stdout, second.stdout)
+        self.assertTrue(first.stdout.strip())
+        self.assertRegex(first.stderr.splitlines()[-1],
+                         r"^k4v4, host mode \w+, \d+ threads: prompt \d+ tokens at [\d.]+ t/s, answer \d+ tokens at "
+                         r"[\d.]+ t/s .* used, .* as f16 .* bits a value$")
+        self.assertEqual(self.ok(*args, "--quiet").stderr, "")
+        path = self.tmp / "run.json"
+        self.ok(*args, "--json", path)
+        row = json.loads(path.read_text())["rows"][0]
+        self.assertEqual(row["spec"], "k4v4")
+        self.assertEqual(row["text"] + "\n", first.stdout)
+        self.assertGreater(row["kv_bytes_used"], 0)
+        self.assertIn(row["stop"], ("eos", "length"))
+        only_json = json.loads(self.ok(*args, "--json", "-").stdout)
+        self.assertEqual(only_json["rows"][0]["text"], row["text"])
+
+    def test_run_samples_with_a_seed(self):
+        args = ("run", "-m", MODEL, "-p", "Write a line.", "-n", "12", "--temp", "1.5", "--ctx", "256", "--quiet",
+                "--seed")
+        self.assertEqual(self.ok(*args, 5).stdout, self.ok(*args, 5).stdout)
+        self.assertGreater(len({self.ok(*args, seed).stdout for seed in (5, 6, 7)}), 1)
+
+    def test_run_stock_and_system(self):
+        self.ok("run", "-m", MODEL, "-p", "Hello.", "-n", "4", "--kv", "stock-f16", "--ctx", "256", "--system",
+                "Be kind.")
+        self.refused(2, ["--system"], "run", "-m", MODEL, "-p", "Hello.", "--no-chat", "--system", "x", "--ctx", "256")
+
+    def test_eval(self):
+        (self.tmp / "text").write_text(TEXT)
+        out, table = self.tmp / "eval.json", self.tmp / "eval.csv"
+        done = self.ok("eval", "-m", MODEL, "--text", self.tmp / "text", "--kv", "k4v4,k2v2", "--ctx", "256",
+                       "--tokens", "256", "--json", out, "--csv", table)
+        result = json.loads(out.read_text())
+        self.assertEqual(list(result), ENVELOPE)
+        rows = result["rows"]
+        self.assertEqual([row["spec"] for row in rows], ["f16", "k4v4", "k2v2"])
+        for row in rows:
+            self.assertEqual(list(row), COLUMNS)
+            self.assertEqual((row["tokens"], row["context"], row["prefill"]), (256, 256, "decode"))
+            self.assertGreater(row["decode_tps"], 0)
+            self.assertAlmostEqual(row["ratio"], row["kv_bytes_f16"] / row["kv_bytes_used"])
+            self.assertIn(f"\n{row['spec']} ", "\n" + done.stdout)
+        self.assertEqual((rows[0]["kl_mean"], rows[0]["top1"], rows[0]["first_divergence"]), (0, 1, -1))
+        self.assertLess(0, rows[1]["kl_mean"])
+        self.assertLess(rows[1]["kl_mean"], rows[2]["kl_mean"])
+        self.assertLess(rows[2]["kv_bytes_used"], rows[1]["kv_bytes_used"])
+        with open(table, newline="") as file:
+            self.assertEqual([row["spec"] for row in csv.DictReader(file)], ["f16", "k4v4", "k2v2"])
+        self.refused(2, ["one context of 8192", "--ctx"], "eval", "-m", MODEL, "--text", self.tmp / "text", "--ctx",
+                     "8192")
+
+    def test_doctor(self):
+        done = self.ok("doctor", "-m", MODEL)
+        self.assertEqual(done.stdout.splitlines()[-1], "verdict: ready")
+        self.assertRegex(done.stdout, r"host +mode (custom|overwrite) with k4v4")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: cli_test.py TERSEKV [MODEL]")
+    TERSEKV = sys.argv.pop(1)
+    default = pathlib.Path(os.environ.get("TERSEKV_CACHE_DIR") or pathlib.Path(
+        os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "tersekv")
+    MODEL = os.environ.get("TERSEKV_TEST_MODEL") or str(default / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf")
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("-") and os.sep in sys.argv[1]:
+        MODEL = sys.argv.pop(1)
+    unittest.main(verbosity=2)
