@@ -8,15 +8,19 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
-set(CMAKE_CXX_VISIBILITY_PRESET hidden)
-set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+# Static libraries keep their symbols inside what they are linked into; shared ones (BUILD_SHARED_LIBS) show all of
+# them, since the C++ API has no export marks. A program that must outlive a library update uses tersekv/c_api.h.
+if(NOT BUILD_SHARED_LIBS)
+  set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+  set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+endif()
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 include(GNUInstallDirs)
 
 find_package(fmt REQUIRED)
 find_package(Threads REQUIRED)
 find_package(hwy CONFIG QUIET)
-if(NOT hwy_FOUND)  # Debian 12 ships only a pkg-config file
+if(NOT hwy_FOUND)  # some distributions ship only a pkg-config file
   find_package(PkgConfig REQUIRED)
   pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
   add_library(hwy::hwy ALIAS PkgConfig::hwy)

@@ -97,10 +97,12 @@ fetch_model() {
   rm -rf "$tmp"
 }
 
-# The gguf package, for the test helper that writes models.
+# Python packages of the test helpers; made again when their list changes.
 make_venv() {
-  [ -e "$VENV/.complete" ] && return 0
+  local list=$ROOT/tests/tools/requirements.txt
+  grep -qx "gguf==$GGUF_VERSION" "$list" || die "$list does not pin gguf==$GGUF_VERSION, as scripts/versions.sh does"
+  cmp -s "$list" "$VENV/.complete" && return 0
   python3 -m venv --clear "$VENV"
-  "$VENV/bin/pip" install --quiet --disable-pip-version-check "gguf==$GGUF_VERSION" numpy
-  touch "$VENV/.complete"
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -r "$list"
+  cp "$list" "$VENV/.complete"
 }

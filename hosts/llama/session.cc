@@ -72,20 +72,19 @@ Status Resolve(const Model& model, SessionOptions* options) {
   return {};
 }
 
-Status CheckBudget(const CacheConfig& config, const SessionOptions& options) {
+// Asks an empty cache with each sequence's share of the budget: what it says fits can be filled.
+Status CheckBudget(CacheConfig config, const SessionOptions& options) {
   if (options.kv_bytes == 0) return {};
-  const size_t needed = FormulaBytes(config, options.ctx) * static_cast<size_t>(options.max_sequences);
-  if (needed <= options.kv_bytes) return {};
-  int64_t fits = 0, fails = options.ctx;
-  while (fails - fits > 1) {
-    const int64_t middle = (fits + fails) / 2;
-    const size_t bytes = FormulaBytes(config, middle) * static_cast<size_t>(options.max_sequences);
-    (bytes <= options.kv_bytes ? fits : fails) = middle;
-  }
-  return OutOfBudget(
-      fmt::format("a context of {} tokens takes {} bytes as {}, the budget is {}: {} tokens fit; lower the "
-                  "context, raise the budget or use fewer bits",
-                  options.ctx, needed, FormatSpec(config.spec), options.kv_bytes, fits));
+  const size_t sequences = static_cast<size_t>(options.max_sequences);
+  config.byte_budget = std::max<size_t>(options.kv_bytes / sequences, 1);
+  Result<std::unique_ptr<KvCache>> cache = KvCache::Create(config);
+  if (!cache) return cache.error();
+  const int64_t fits = (*cache)->TokensThatFit(0);
+  if (fits >= options.ctx) return {};
+  return OutOfBudget(fmt::format(
+      "a context of {} tokens takes about {} bytes as {}, the budget is {}: {} tokens fit; lower the "
+      "context, raise the budget or use fewer bits",
+      options.ctx, FormulaBytes(config, options.ctx) * sequences, FormatSpec(config.spec), options.kv_bytes, fits));
 }
 
 }  // namespace

@@ -41,6 +41,7 @@ class CpuKvCache : public KvCache {
 
   void Attend(int layer, const AttentionParams& params, const Queries& queries, int worker, int workers) override {
     const size_t s = shape_of_[static_cast<size_t>(layer)];
+    TERSEKV_CHECK(!history_.step().empty());
     TERSEKV_CHECK(queries.heads == shapes_[s].heads && worker < config().max_workers);
     const AttendCall call{&history_, plans_[s].get(), layer, params, queries};
     AttendOnCpu(call, &scratch_[s][static_cast<size_t>(worker)], worker, workers);

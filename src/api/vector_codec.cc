@@ -139,6 +139,9 @@ Result<std::unique_ptr<VectorCodec>> VectorCodec::Create(const KvSpec& spec, Kv 
       return InvalidArgument(fmt::format("statistics have {} channels, the head has {}", v->size(), head_dim));
     }
   }
+  for (const float m : stats.mean) {
+    if (!std::isfinite(m)) return InvalidArgument(fmt::format("a channel mean is {}: all must be finite", m));
+  }
   for (const float s : stats.scale) {
     if (!(s > 0) || !std::isfinite(s))
       return InvalidArgument(fmt::format("a channel scale is {}: all must be above 0", s));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tersekv/version.h"
 
+#include "tersekv_commit.h"  // made by the build
+
 namespace tersekv {
 namespace {
 #define TERSEKV_TEXT_(x) #x

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <set>
 
+#include "src/base/check.h"
 #include "src/codec/row_statistics.h"
 
 namespace tersekv {
@@ -128,16 +129,14 @@ Status History::Truncate(int32_t id, int64_t tokens) {
   if (config_.spec.raw()) sequence.raw_begin = 0;
   if (sequence.packed_end <= sink) {  // nothing packed survives: measured again as the sequence grows anew
     sequence.packed_end = std::min(sequence.packed_end, sink);
-    if (NeedsStatistics() && sequence.stats) {
-      sequence.stats.reset();
-      ResizeRing(config_, RingCapacity(false), &sequence);
-    }
+    if (NeedsStatistics()) sequence.stats.reset();
   }
   const int64_t packed = std::max<int64_t>(sequence.packed_end - sink, 0);
   const size_t pages = static_cast<size_t>((packed + config_.spec.page - 1) / config_.spec.page);
   for (SequenceLayer& layer : sequence.layers) {
     while (layer.pages.size() > pages) layer.pages.pop_back();
   }
+  TERSEKV_CHECK(Recharge(&sequence));  // it takes less now
   return {};
 }
 

@@ -98,7 +98,8 @@ class History {
   void FillQueries(StepSequence* part, std::span<const StepToken> tokens);
   std::shared_ptr<Statistics> NewStatistics();
   size_t StatisticsBytes() const;
-  size_t FreshBytes() const;
+  size_t RawGrowth(const Sequence* sequence) const;
+  bool Recharge(Sequence* sequence);
   size_t BytesToAppend(const Sequence* sequence, int64_t tokens) const;
   void RollBack();
   void Commit(StepSequence* part);

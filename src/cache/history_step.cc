@@ -23,9 +23,18 @@ size_t PagesFor(int64_t packed, int page) {
 
 size_t PositionCapacity(size_t tokens) { return RoundUp(tokens + kPositionSlack, kPositionBlock); }
 
-size_t TableBytes(size_t tokens, size_t pages, size_t layers) {
-  return PositionCapacity(tokens) * sizeof(int32_t) +
-         layers * (sizeof(SequenceLayer) + RoundUp(pages, kPageBlock) * sizeof(PageRef) + pages * sizeof(Page));
+// What the tables of a sequence grow by for `tokens` and `pages`. A truncated sequence has kept its capacity.
+size_t TableGrowth(const Sequence& sequence, size_t tokens, size_t pages, size_t layers) {
+  const auto growth = [](size_t want, size_t have) { return want > have ? want - have : 0; };
+  size_t bytes = growth(PositionCapacity(tokens), sequence.positions.capacity()) * sizeof(int32_t) +
+                 growth(layers, sequence.layers.capacity()) * sizeof(SequenceLayer);
+  const std::vector<PageRef> none;
+  for (size_t l = 0; l < layers; ++l) {
+    const std::vector<PageRef>& have = sequence.layers.empty() ? none : sequence.layers[l].pages;
+    bytes += growth(RoundUp(pages, kPageBlock), have.capacity()) * sizeof(PageRef) +
+             growth(pages, have.size()) * sizeof(Page);
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -74,12 +83,25 @@ std::shared_ptr<Statistics> History::NewStatistics() {
   return stats;
 }
 
-// Raw rows of a sequence that does not exist yet.
-size_t History::FreshBytes() const {
+// What the raw rows of a sequence grow by: all of them when it is new, its ring when a truncation dropped the
+// statistics.
+size_t History::RawGrowth(const Sequence* sequence) const {
   if (config_.spec.raw()) return 0;
+  const int64_t ring = RingCapacity(sequence != nullptr && sequence->stats);
+  const int64_t rows =
+      sequence == nullptr ? config_.spec.sink + ring : std::max<int64_t>(ring - sequence->ring_capacity, 0);
   size_t width = 0;
   for (const LayerShape& shape : config_.layers) width += RowWidth(shape, Kv::kK) + RowWidth(shape, Kv::kV);
-  return static_cast<size_t>(config_.spec.sink + RingCapacity(false)) * width * sizeof(uint16_t);
+  return static_cast<size_t>(rows) * width * sizeof(uint16_t);
+}
+
+// Accounts for what the raw rows and tables of a sequence take now.
+bool History::Recharge(Sequence* sequence) {
+  const size_t charge = sequence->raw_bytes(config_) + sequence->table_bytes();
+  if (charge > sequence->charged && !pool_.Charge(charge - sequence->charged)) return false;
+  if (charge < sequence->charged) pool_.Refund(sequence->charged - charge);
+  sequence->charged = charge;
+  return true;
 }
 
 // Upper bound of what the pool must give for `tokens` more tokens; exact for sequences that grow one way.
@@ -90,9 +112,7 @@ size_t History::BytesToAppend(const Sequence* sequence, int64_t tokens) const {
   const int64_t packed_end = PackedEnd(s, end);
   const size_t have = s.layers.empty() ? 0 : s.layers[0].pages.size();
   const size_t want = std::max(have, PagesFor(packed_end - config_.spec.sink, config_.spec.page));
-  size_t bytes = TableBytes(static_cast<size_t>(end), want, config_.layers.size());
-  bytes -= std::min(bytes, sequence != nullptr ? s.table_bytes() : 0);
-  if (sequence == nullptr) bytes += FreshBytes();
+  size_t bytes = TableGrowth(s, static_cast<size_t>(end), want, config_.layers.size()) + RawGrowth(sequence);
   if (Measures(sequence, end)) bytes += StatisticsBytes();
   const bool copies = packed_end > s.packed_end && have > 0 && s.layers[0].pages.back().shared();
   for (const PageLayout& layout : layouts_) bytes += (want - have + (copies ? 1 : 0)) * layout.page_bytes;
@@ -188,6 +208,9 @@ void History::Reserve(StepSequence* part) {
   Sequence& sequence = sequences_[part->id];
   part->sequence = &sequence;
   if (part->created) AllocateRawRows(config_, RingCapacity(false), &sequence);
+  if (const int64_t ring = RingCapacity(sequence.stats != nullptr); ring > sequence.ring_capacity) {
+    ResizeRing(config_, ring, &sequence);
+  }
   const int64_t end = part->begin + static_cast<int64_t>(part->queries.size());
   part->packed_end = PackedEnd(sequence, end);
   const bool measures = Measures(&sequence, end);
@@ -202,9 +225,7 @@ void History::Reserve(StepSequence* part) {
     }
   }
   if (measures) part->new_stats = NewStatistics();
-  const size_t charge = sequence.raw_bytes(config_) + sequence.table_bytes();
-  TERSEKV_CHECK(charge >= sequence.charged && pool_.Charge(charge - sequence.charged));
-  sequence.charged = charge;
+  TERSEKV_CHECK(Recharge(&sequence));
 }
 
 void History::ReservePages(StepSequence* part) {
@@ -268,9 +289,7 @@ void History::Commit(StepSequence* part) {
   if (part->new_stats) sequence.stats = part->new_stats;
   if (const int64_t capacity = RingCapacity(sequence.stats != nullptr); capacity != sequence.ring_capacity) {
     ResizeRing(config_, capacity, &sequence);
-    const size_t charge = sequence.raw_bytes(config_) + sequence.table_bytes();
-    pool_.Refund(sequence.charged - charge);
-    sequence.charged = charge;
+    TERSEKV_CHECK(Recharge(&sequence));
   }
 }
 
@@ -286,9 +305,7 @@ void History::AbortStep() {
     for (SequenceLayer& layer : part.sequence->layers) {
       while (layer.pages.size() > part.old_pages) layer.pages.pop_back();
     }
-    const size_t charge = part.sequence->raw_bytes(config_) + part.sequence->table_bytes();
-    pool_.Refund(part.sequence->charged - charge);
-    part.sequence->charged = charge;
+    TERSEKV_CHECK(Recharge(part.sequence));
   }
   step_.clear();
 }

@@ -3,12 +3,22 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 
 #include "src/base/half.h"
 #include "src/cache/history.h"
 #include "src/codec/row_statistics.h"
 
 namespace tersekv {
+namespace {
+
+// Smallest magnitude that a raw type rounds to infinity.
+float OverflowsAt(Family family) {
+  if (family == Family::kF16) return 65520.0f;
+  return family == Family::kBF16 ? 0x1.ffp127f : std::numeric_limits<float>::infinity();
+}
+
+}  // namespace
 
 void History::WriteRows(int layer, Kv side, const float* rows, ptrdiff_t row_stride, int worker, int workers) {
   const size_t l = static_cast<size_t>(layer);
@@ -33,12 +43,13 @@ void History::StoreRawPages(int layer, Kv side, int head, const float* rows, ptr
                             const StepSequence& part) {
   const PageLayout& layout = layouts_[static_cast<size_t>(layer)];
   const SideLayout& s = layout.side(side);
+  const float limit = OverflowsAt(s.family);
   const std::vector<PageRef>& pages = part.sequence->layers[static_cast<size_t>(layer)].pages;
   for (const StepQuery& query : part.queries) {
     const float* row = reinterpret_cast<const float*>(reinterpret_cast<const char*>(rows) + query.row * stride) +
                        static_cast<ptrdiff_t>(head) * s.d;
     for (int c = 0; c < s.d; ++c) {
-      if (!(std::fabs(row[c]) <= 3.4028235e38f)) return Fail(layer, side, head, static_cast<size_t>(query.row));
+      if (!(std::fabs(row[c]) < limit)) return Fail(layer, side, head, static_cast<size_t>(query.row));
     }
     uint8_t* unit = pages[static_cast<size_t>(query.order / layout.page_tokens)].data() +
                     static_cast<size_t>(head) * layout.unit_bytes;
@@ -122,7 +133,7 @@ void History::Fail(int layer, Kv side, int head, size_t row) {
 Status History::FailureStatus() const {
   const int64_t where = failure_;
   return DataLoss(
-      fmt::format("{} of token {} of the step (layer {}, KV head {}) is not finite or does not fit f16: "
+      fmt::format("{} of token {} of the step (layer {}, KV head {}) is not finite or too large for a raw row: "
                   "nothing was appended; the model's output before it is already damaged",
                   (where >> 44) & 1 ? "V" : "K", where & 0xffffffff, where >> 45, (where >> 32) & 0xfff));
 }

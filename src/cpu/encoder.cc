@@ -21,10 +21,10 @@ HWY_BEFORE_NAMESPACE();
 namespace tersekv {
 namespace HWY_NAMESPACE {
 
-// rows [n, d] -> x [d, Count()], missing rows as zeros.
+// rows [n, d] -> x [d, Count()]; lanes without a row repeat the first, so that they can't fail on their own.
 void Transpose(const float* rows, size_t n, int d, size_t count, float* x) {
   for (size_t c = 0; c < static_cast<size_t>(d); ++c) {
-    for (size_t i = 0; i < count; ++i) x[c * count + i] = i < n ? rows[i * static_cast<size_t>(d) + c] : 0.0f;
+    for (size_t i = 0; i < count; ++i) x[c * count + i] = rows[(i < n ? i : 0) * static_cast<size_t>(d) + c];
   }
 }
 

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps through the C ABI: wrong arguments and statuses that only a step gives.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tersekv/c_api.h"
+
+namespace tersekv {
+namespace {
+
+using ::testing::HasSubstr;
+
+class CApiStep : public ::testing::Test {
+ protected:
+  CApiStep() {
+    config_.struct_size = sizeof config_;
+    config_.spec = "k4v4";
+    config_.layers = &kShape;
+    config_.n_layers = 1;
+    config_.max_workers = 2;
+    config_.byte_budget = 200000;
+    EXPECT_EQ(tersekv_cache_create(&config_, &cache_), TERSEKV_OK);
+    attention_.struct_size = sizeof attention_;
+    attention_.scale = 1;
+    attention_.heads = 4;
+    attention_.q = rows_.data();
+    attention_.q_head_stride = 32 * 4;
+    attention_.out = out_.data();
+    attention_.out_head_stride = 64 * 4;
+  }
+  ~CApiStep() override { tersekv_cache_destroy(cache_); }
+
+  tersekv_status Begin(int32_t pos) {
+    const tersekv_step_token token = {0, pos};
+    return tersekv_step_begin(cache_, &token, 1);
+  }
+  tersekv_status Write(tersekv_side side, int32_t layer = 0, int32_t worker = 0, int32_t workers = 1) {
+    return tersekv_step_write_rows(cache_, layer, side, rows_.data(), 512, worker, workers);
+  }
+  tersekv_status Attend(int32_t layer = 0, int32_t worker = 0, int32_t workers = 1) {
+    return tersekv_step_attend(cache_, layer, &attention_, worker, workers);
+  }
+
+  static constexpr tersekv_layer_shape kShape = {4, 2, 32, 64};
+  std::vector<float> rows_ = std::vector<float>(128, 1.0f), out_ = std::vector<float>(256);
+  tersekv_cache_config config_ = {};
+  tersekv_attention attention_ = {};
+  tersekv_cache* cache_ = nullptr;
+};
+
+TEST_F(CApiStep, NullsAreNamed) {
+  const tersekv_step_token token = {0, 0};
+  EXPECT_EQ(tersekv_step_begin(nullptr, &token, 1), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_THAT(tersekv_last_error(), HasSubstr("NULL"));
+  EXPECT_EQ(tersekv_step_begin(cache_, nullptr, 1), TERSEKV_INVALID_ARGUMENT);
+  ASSERT_EQ(Begin(0), TERSEKV_OK);
+  EXPECT_EQ(tersekv_step_write_rows(nullptr, 0, TERSEKV_K, rows_.data(), 0, 0, 1), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_EQ(tersekv_step_write_rows(cache_, 0, TERSEKV_K, nullptr, 0, 0, 1), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_EQ(tersekv_step_attend(nullptr, 0, &attention_, 0, 1), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_EQ(tersekv_step_attend(cache_, 0, nullptr, 0, 1), TERSEKV_INVALID_ARGUMENT);
+  attention_.q = nullptr;
+  EXPECT_EQ(Attend(), TERSEKV_INVALID_ARGUMENT);
+  attention_.q = rows_.data();
+  attention_.out = nullptr;
+  EXPECT_EQ(Attend(), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_EQ(tersekv_step_end(nullptr), TERSEKV_INVALID_ARGUMENT);
+  tersekv_step_abort(nullptr);
+  EXPECT_EQ(tersekv_sequence_length(nullptr, 0), 0);
+  EXPECT_EQ(tersekv_sequence_truncate(nullptr, 0, 0), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_EQ(tersekv_sequence_fork(nullptr, 0, 1), TERSEKV_INVALID_ARGUMENT);
+  tersekv_sequence_remove(nullptr, 0);
+  tersekv_usage usage = {};
+  usage.struct_size = sizeof usage;
+  EXPECT_EQ(tersekv_cache_usage(nullptr, &usage), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_EQ(tersekv_cache_usage(cache_, nullptr), TERSEKV_INVALID_ARGUMENT);
+}
+
+TEST_F(CApiStep, StructSizesMustMatch) {
+  ASSERT_EQ(Begin(0), TERSEKV_OK);
+  attention_.struct_size -= 4;
+  EXPECT_EQ(Attend(), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_THAT(tersekv_last_error(), HasSubstr("tersekv_attention.struct_size"));
+  tersekv_usage usage = {};
+  EXPECT_EQ(tersekv_cache_usage(cache_, &usage), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_THAT(tersekv_last_error(), HasSubstr("tersekv_usage.struct_size is 0"));
+}
+
+TEST_F(CApiStep, LayersWorkersAndHeadsAreChecked) {
+  ASSERT_EQ(Begin(0), TERSEKV_OK);
+  for (const int32_t layer : {-1, 1}) {
+    EXPECT_EQ(Write(TERSEKV_K, layer), TERSEKV_INVALID_ARGUMENT);
+    EXPECT_EQ(Attend(layer), TERSEKV_INVALID_ARGUMENT);
+  }
+  const int32_t wrong[][2] = {{0, 0}, {0, 3}, {2, 2}, {-1, 2}};  // worker of workers, at most 2
+  for (const auto& [worker, workers] : wrong) {
+    EXPECT_EQ(Write(TERSEKV_V, 0, worker, workers), TERSEKV_INVALID_ARGUMENT) << worker << " of " << workers;
+    EXPECT_EQ(Attend(0, worker, workers), TERSEKV_INVALID_ARGUMENT) << worker << " of " << workers;
+  }
+  attention_.heads = 8;
+  EXPECT_EQ(Attend(), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_THAT(tersekv_last_error(), HasSubstr("heads is 8"));
+}
+
+TEST_F(CApiStep, StatusesOfSteps) {
+  EXPECT_EQ(tersekv_step_end(cache_), TERSEKV_INTERNAL);
+  EXPECT_EQ(Begin(-1), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_EQ(tersekv_step_begin(cache_, reinterpret_cast<const tersekv_step_token*>(rows_.data()), 0),
+            TERSEKV_INVALID_ARGUMENT);
+  ASSERT_EQ(Begin(0), TERSEKV_OK);
+  EXPECT_EQ(Begin(1), TERSEKV_INTERNAL);
+  ASSERT_EQ(Write(TERSEKV_K), TERSEKV_OK);
+  EXPECT_EQ(tersekv_step_end(cache_), TERSEKV_INTERNAL) << "V was not written";
+  rows_[40] = 1e9f;
+  ASSERT_EQ(Begin(0), TERSEKV_OK);
+  ASSERT_EQ(Write(TERSEKV_K), TERSEKV_OK);
+  ASSERT_EQ(Write(TERSEKV_V), TERSEKV_OK);
+  EXPECT_EQ(tersekv_step_end(cache_), TERSEKV_DATA_LOSS);
+  EXPECT_EQ(tersekv_sequence_length(cache_, 0), 0);
+  std::vector<tersekv_step_token> many;
+  for (int32_t i = 0; i < 20000; ++i) many.push_back({0, i});
+  EXPECT_EQ(tersekv_step_begin(cache_, many.data(), many.size()), TERSEKV_OUT_OF_BUDGET);
+  EXPECT_THAT(tersekv_last_error(), HasSubstr("200000"));
+  rows_[40] = 1;
+  ASSERT_EQ(Begin(5), TERSEKV_OK);
+  tersekv_step_abort(cache_);
+  ASSERT_EQ(Begin(4), TERSEKV_OK);
+  ASSERT_EQ(Write(TERSEKV_K), TERSEKV_OK);
+  ASSERT_EQ(Write(TERSEKV_V), TERSEKV_OK);
+  ASSERT_EQ(Attend(), TERSEKV_OK);
+  EXPECT_EQ(tersekv_step_end(cache_), TERSEKV_OK);
+  EXPECT_EQ(out_, std::vector<float>(256, 1.0f));
+}
+
+}  // namespace
+}  // namespace tersekv

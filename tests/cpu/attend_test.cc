@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention from packed bytes against the contract in double precision: every spec, shape and feature, on mixed steps
+// of several sequences.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <string>
+#include <vector>
+
+#include "src/cpu/simd.h"
+#include "tersekv/codec.h"
+#include "tests/reference/checker.h"
+#include "tests/reference/rows.h"
+#include "tests/reference/step_driver.h"
+
+namespace tersekv {
+namespace {
+
+using reference::Checker;
+using reference::Errors;
+using reference::Model;
+using reference::Random;
+using reference::StepResult;
+using reference::Token;
+
+constexpr double kTolerance = 2e-5;  // of max |o| of a (query, head): f32 arithmetic
+constexpr double kLseTolerance = 5e-6;
+
+const char* const kSpecs[] = {"f32",
+                              "f16",
+                              "bf16",
+                              "f16+page=128",
+                              "k2v2",
+                              "k3v3",
+                              "k4v4",
+                              "k5v5",
+                              "k6v6",
+                              "k7v7",
+                              "k8v8",
+                              "k4v3",
+                              "k8v4",
+                              "k4v4+rot=none",
+                              "k4v4+rot=haar",
+                              "k4v4+mean=off+scale=off",
+                              "k3v4+scale=off",
+                              "k5v2+sink=0+win=0",
+                              "k4v4+sink=7+win=33",
+                              "k6v4+win=200",
+                              "k4v4+page=128",
+                              "k2v8+mean=off+scale=off+sink=0+win=0+page=128"};
+
+struct Features {
+  int window;
+  float softcap, alibi;
+  bool sinks;
+};
+constexpr Features kFeatures[] = {{0, 0, 0, false}, {61, 0, 0, false},  {0, 15, 0, false}, {0, 0, 8, false},
+                                  {0, 0, 0, true},  {700, 9, 0, false}, {0, 0, 6, true},   {300, 20, 8, true}};
+constexpr int kGroups[] = {1, 2, 3, 4, 8};
+
+struct Case {
+  int dim_k, dim_v, kv_heads, longest;
+};
+constexpr Case kPackedCases[] = {
+    {32, 64, 3, 1300}, {64, 64, 2, 1500}, {128, 128, 2, 800}, {256, 32, 1, 900}, {512, 512, 1, 600}};
+constexpr Case kRawCases[] = {
+    {80, 80, 2, 1200}, {96, 8, 2, 1100}, {8, 96, 3, 700}, {64, 128, 1, 1500}, {256, 256, 1, 600}};
+
+// Steps of mixed chunks and single tokens of three sequences, until the longest has `longest` tokens; positions ascend
+// with gaps.
+std::vector<std::vector<Token>> Schedule(Random* random, int longest) {
+  struct Growing {
+    int tokens = 0, position = 0;
+  } sequences[3];
+  std::vector<std::vector<Token>> steps;
+  while (sequences[0].tokens < longest) {
+    int left[3] = {};
+    const bool decode = random->Below(3) == 0;
+    for (int s = 0; s < 3; ++s) {
+      if (s > 0 && random->Below(2) == 0) continue;
+      left[s] = decode ? 1 : 1 + static_cast<int>(random->Below(s == 0 ? 200 : 40));
+    }
+    std::vector<Token>& step = steps.emplace_back();
+    while (left[0] + left[1] + left[2] > 0) {
+      const int s = static_cast<int>(random->Below(3));
+      if (left[s] == 0) continue;
+      --left[s];
+      Growing& g = sequences[s];
+      step.push_back({5 * s, g.position, static_cast<uint64_t>(s << 20 | g.tokens)});
+      ++g.tokens;
+      g.position += 1 + static_cast<int>(random->Below(20) == 0 ? random->Below(40) : 0);
+    }
+  }
+  return steps;
+}
+
+Model MakeModel(const std::string& spec, const Case& c, int group, const Features& features, uint64_t seed) {
+  Model model = reference::MakeModel(spec, {{c.kv_heads * group, c.kv_heads, c.dim_k, c.dim_v}}, 2);
+  model.seed = seed;
+  model.params.window = features.window;
+  model.params.softcap = features.softcap;
+  model.params.max_alibi_bias = features.alibi;
+  for (int h = 0; features.sinks && h < c.kv_heads * group; ++h) {
+    model.sinks.push_back(static_cast<float>(h % 3) * 2.5f - 1.0f);
+  }
+  return model;
+}
+
+// Largest errors of all steps.
+Errors RunAll(const Model& model, const std::vector<std::vector<Token>>& steps, size_t stride) {
+  auto cache = reference::MakeCache(model);
+  Checker checker(model);
+  Errors worst;
+  for (const std::vector<Token>& step : steps) {
+    const StepResult result = reference::RunStep(cache.get(), model, step);
+    checker.Append(step);
+    const Errors errors = checker.Compare(step, result, stride);
+    worst.out = std::max(worst.out, errors.out);
+    worst.lse = std::max(worst.lse, errors.lse);
+    worst.packed_seen += errors.packed_seen;
+    worst.raw_seen += errors.raw_seen;
+  }
+  return worst;
+}
+
+class AttendSpec : public ::testing::TestWithParam<int> {};
+
+TEST_P(AttendSpec, EqualsTheReference) {
+  const std::string spec = kSpecs[GetParam()];
+  const bool raw = ParseSpec(spec).value().raw();
+  Errors all;
+  for (int i = 0; i < 5; ++i) {
+    const Case& c = raw ? kRawCases[i] : kPackedCases[i];
+    if (spec.find("haar") != std::string::npos && c.dim_k > 128) continue;  // its matrix takes seconds to make
+    const int group = kGroups[(GetParam() + 2 * i) % 5];
+    const Features& features = kFeatures[(3 * GetParam() + i) % 8];
+    const uint64_t seed = static_cast<uint64_t>(100 * GetParam() + i);
+    Random random(seed);
+    const Model model = MakeModel(spec, c, group, features, seed);
+    const Errors errors = RunAll(model, Schedule(&random, c.longest), 41);
+    SCOPED_TRACE(testing::Message() << spec << " dims " << c.dim_k << " " << c.dim_v << " kv_heads " << c.kv_heads
+                                    << " group " << group << " window " << features.window << " softcap "
+                                    << features.softcap << " alibi " << features.alibi << " sinks " << features.sinks);
+    EXPECT_LE(errors.out, kTolerance);
+    EXPECT_LE(errors.lse, kLseTolerance);
+    EXPECT_GT(errors.packed_seen, 0);
+    EXPECT_EQ(errors.raw_seen > 0,
+              model.config.spec.win > 0 || model.config.spec.sink > 0 || model.config.spec.mean == MeanMode::kStats);
+    all.out = std::max(all.out, errors.out);
+    all.lse = std::max(all.lse, errors.lse);
+  }
+  RecordProperty("worst_out", std::to_string(all.out));
+  if (std::getenv("TERSEKV_TEST_VERBOSE") != nullptr) printf("%s: out %.2e lse %.2e\n", spec.c_str(), all.out, all.lse);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, AttendSpec, ::testing::Range(0, static_cast<int>(std::size(kSpecs))),
+                         [](const auto& test) {
+                           std::string name = kSpecs[test.param];
+                           std::replace_if(
+                               name.begin(), name.end(),
+                               [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+                           return name;
+                         });
+
+// Rows of one step alone: every length around the chunk, page, window and statistics boundaries.
+TEST(Attend, OneTokenAtATime) {
+  Model model = MakeModel("k4v4+sink=5+win=20", {32, 32, 1, 0}, 2, {0, 0, 0, false}, 3);
+  auto cache = reference::MakeCache(model);
+  Checker checker(model);
+  for (int i = 0; i < 600; ++i) {
+    const std::vector<Token> step = reference::TokenRun(0, i, 1);
+    const StepResult result = reference::RunStep(cache.get(), model, step);
+    checker.Append(step);
+    const Errors errors = checker.Compare(step, result);
+    ASSERT_LE(errors.out, kTolerance) << "token " << i;
+    ASSERT_LE(errors.lse, kLseTolerance) << "token " << i;
+    const int64_t packed = i + 1 < 5 + 128 ? 0 : i + 1 - 20 - 5;
+    ASSERT_EQ(errors.packed_seen, packed) << "token " << i;
+  }
+}
+
+TEST(Attend, EverySimdTarget) {
+  const std::vector<std::string> targets = SimdTargets();
+  ASSERT_FALSE(targets.empty());
+  for (const std::string& target : targets) {
+    ForceSimdTarget(target);
+    int i = 0;
+    for (const char* spec : {"k2v3", "k4v4", "k5v6+sink=7+win=33", "k7v8", "f16", "bf16", "f32"}) {
+      const Case c = ParseSpec(spec).value().raw() ? Case{80, 24, 2, 700} : Case{64, 128, 2, 700};
+      Random random(static_cast<uint64_t>(i));
+      const Model model = MakeModel(spec, c, 3, kFeatures[(7 + i) % 8], 77);
+      const Errors errors = RunAll(model, Schedule(&random, c.longest), 59);
+      EXPECT_LE(errors.out, kTolerance) << target << " " << spec;
+      EXPECT_LE(errors.lse, kLseTolerance) << target << " " << spec;
+      ++i;
+    }
+  }
+  ForceSimdTarget("");
+}
+
+}  // namespace
+}  // namespace tersekv

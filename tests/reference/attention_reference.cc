@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/reference/attention_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <string>
+
+namespace tersekv::reference {
+namespace {
+
+// Row of `heads` vectors through one codec each: what comes back from its records.
+std::vector<float> RoundTrip(const std::vector<std::shared_ptr<const VectorCodec>>& codecs, size_t d,
+                             const std::vector<float>& row) {
+  std::vector<float> out(row.size());
+  for (size_t h = 0; h < codecs.size(); ++h) {
+    std::vector<uint8_t> record(codecs[h]->record_bytes());
+    if (!codecs[h]->Encode(row.data() + h * d, 1, record.data()).ok()) std::abort();
+    codecs[h]->Decode(record.data(), 1, out.data() + h * d);
+  }
+  return out;
+}
+
+std::shared_ptr<const VectorCodec> MakeCodec(const KvSpec& spec, int side, int d, int layer, int head, RowStats stats) {
+  auto codec = VectorCodec::Create(spec, side == 0 ? Kv::kK : Kv::kV, d, layer, head, std::move(stats));
+  if (!codec) std::abort();
+  return std::shared_ptr<const VectorCodec>(std::move(*codec));
+}
+
+}  // namespace
+
+double AlibiSlope(int head, int heads, double max_bias) {
+  int power = 1;
+  while (2 * power <= heads) power *= 2;
+  if (head < power) return std::pow(2.0, -max_bias * (head + 1) / power);
+  return std::pow(2.0, -max_bias * (2 * (head - power) + 1) / (2 * power));
+}
+
+Sequence::Sequence(const KvSpec& spec, const LayerShape& shape, int layer)
+    : spec_(spec), shape_(shape), layer_(layer), needs_stats_(spec.mean == MeanMode::kStats) {
+  if (needs_stats_) return;
+  const std::vector<RowStats> none(static_cast<size_t>(shape.kv_heads));
+  MakeCodecs({none, none});
+}
+
+void Sequence::MakeCodecs(const std::vector<RowStats> (&stats)[2]) {
+  for (int side = 0; side < 2; ++side) {
+    codecs_[side].clear();
+    for (int h = 0; h < shape_.kv_heads; ++h) {
+      codecs_[side].push_back(MakeCodec(spec_, side, Dim(side), layer_, h, stats[side][static_cast<size_t>(h)]));
+    }
+  }
+}
+
+void Sequence::Append(int32_t position, const float* k, const float* v) {
+  Token token;
+  token.position = position;
+  const float* rows[] = {k, v};
+  const KvSpec f16 = ParseSpec("f16").value();
+  for (int side = 0; side < 2; ++side) {
+    const size_t d = static_cast<size_t>(Dim(side));
+    const std::vector<float> row(rows[side], rows[side] + d * static_cast<size_t>(shape_.kv_heads));
+    const std::vector<std::shared_ptr<const VectorCodec>> half(static_cast<size_t>(shape_.kv_heads),
+                                                               MakeCodec(f16, side, Dim(side), 0, 0, {}));
+    token.stored[side] = spec_.raw() ? row : RoundTrip(half, d, row);
+  }
+  tokens_.push_back(std::move(token));
+  if (needs_stats_ && measured_from_ == kNever && length() == spec_.sink + kMeasured) {
+    Measure();
+    measured_from_ = length() - 1;
+  }
+}
+
+void Sequence::Measure() {
+  std::vector<RowStats> stats[2];
+  for (int side = 0; side < 2; ++side) {
+    const size_t d = static_cast<size_t>(Dim(side));
+    for (size_t h = 0; h < static_cast<size_t>(shape_.kv_heads); ++h) {
+      RowStats& s = stats[side].emplace_back();
+      std::vector<double> root_std(d);
+      for (size_t c = 0; c < d; ++c) {
+        const auto at = [&](int t) {
+          return static_cast<double>(tokens_[static_cast<size_t>(spec_.sink + t)].stored[side][h * d + c]);
+        };
+        double sum = 0, squares = 0;
+        for (int t = 0; t < kMeasured; ++t) sum += at(t);
+        s.mean.push_back(static_cast<float>(sum / kMeasured));
+        for (int t = 0; t < kMeasured; ++t)
+          squares += (at(t) - static_cast<double>(s.mean[c])) * (at(t) - static_cast<double>(s.mean[c]));
+        root_std[c] = std::sqrt(std::sqrt(squares / kMeasured));
+      }
+      if (side == 1 || !spec_.scale) continue;
+      const double largest = *std::max_element(root_std.begin(), root_std.end());
+      double logs = 0;
+      for (double& v : root_std) {
+        v = largest > 0 ? std::max(v, 1e-3 * largest) : 1.0;
+        logs += std::log(v);
+      }
+      const double geometric_mean = std::exp(logs / static_cast<double>(d));
+      for (const double v : root_std) s.scale.push_back(static_cast<float>(v / geometric_mean));
+    }
+  }
+  MakeCodecs(stats);
+}
+
+void Sequence::Truncate(int64_t tokens) {
+  const int64_t end = length();
+  if (tokens >= end) return;
+  const bool measured = !needs_stats_ || measured_from_ != kNever;
+  const int64_t kept_raw = measured ? spec_.win : std::max(spec_.win, kMeasured);
+  bool any_packed = false;
+  for (int64_t j = spec_.sink; j < tokens; ++j) {
+    Token& token = tokens_[static_cast<size_t>(j)];
+    token.packed |= measured && end - j > spec_.win;
+    token.lost |= end - j > kept_raw;
+    any_packed |= token.packed;
+  }
+  tokens_.resize(static_cast<size_t>(tokens));
+  if (!needs_stats_ || !measured) return;
+  const bool remains = any_packed || tokens >= spec_.sink + kMeasured;
+  measured_from_ = remains ? 0 : kNever;
+  if (!remains) {
+    for (Token& token : tokens_) token.decoded[0].clear(), token.decoded[1].clear();
+  }
+}
+
+bool Sequence::IsPacked(int64_t j, int64_t order) const {
+  if (j < spec_.sink || !Measured(order)) return false;
+  return order - j >= spec_.win || tokens_[static_cast<size_t>(j)].lost;
+}
+
+const std::vector<float>& Sequence::Row(int64_t j, int side, bool packed) {
+  Token& token = tokens_[static_cast<size_t>(j)];
+  if (!packed) return token.stored[side];
+  if (token.decoded[side].empty()) {
+    token.decoded[side] = RoundTrip(codecs_[side], static_cast<size_t>(Dim(side)), token.stored[side]);
+  }
+  return token.decoded[side];
+}
+
+Answer Sequence::Attend(int64_t order, int head, const float* q, const AttentionParams& params) {
+  const size_t dk = static_cast<size_t>(shape_.head_dim_k), dv = static_cast<size_t>(shape_.head_dim_v);
+  const size_t kv_head = static_cast<size_t>(head / (shape_.heads / shape_.kv_heads));
+  const int64_t position = tokens_[static_cast<size_t>(order)].position;
+  std::vector<int64_t> seen;
+  std::vector<double> scores;
+  double largest = params.sinks != nullptr ? static_cast<double>(params.sinks[head]) : -INFINITY;
+  for (int64_t j = 0; j <= order; ++j) {
+    const int64_t distance = tokens_[static_cast<size_t>(j)].position - position;
+    if (params.window > 0 && -distance >= params.window) continue;
+    const float* k = Row(j, 0, IsPacked(j, order)).data() + kv_head * dk;
+    double score = 0;
+    for (size_t c = 0; c < dk; ++c) score += static_cast<double>(q[c]) * static_cast<double>(k[c]);
+    score *= static_cast<double>(params.scale);
+    const double cap = static_cast<double>(params.softcap);
+    if (cap > 0) score = cap * std::tanh(score / cap);
+    if (params.max_alibi_bias > 0) {
+      score +=
+          AlibiSlope(head, shape_.heads, static_cast<double>(params.max_alibi_bias)) * static_cast<double>(distance);
+    }
+    seen.push_back(j);
+    scores.push_back(score);
+    largest = std::max(largest, score);
+  }
+  Answer answer;
+  answer.out.resize(dv);
+  double sum = params.sinks != nullptr ? std::exp(static_cast<double>(params.sinks[head]) - largest) : 0;
+  for (size_t i = 0; i < seen.size(); ++i) {
+    const double p = std::exp(scores[i] - largest);
+    const float* v = Row(seen[i], 1, IsPacked(seen[i], order)).data() + kv_head * dv;
+    for (size_t c = 0; c < dv; ++c) answer.out[c] += p * static_cast<double>(v[c]);
+    sum += p;
+  }
+  for (double& o : answer.out) o /= sum;
+  answer.lse = largest + std::log(sum);
+  return answer;
+}
+
+}  // namespace tersekv::reference
