@@ -197,7 +197,7 @@ TEST_F(SessionErrors, NanInALaterPassTakesTheWholeBatchBack) {
     const std::vector<float> rest = RunSchedule(session.get(), Schedule(schedule.begin() + 1, schedule.end()));
     const std::vector<float> tail(all.end() - static_cast<ptrdiff_t>(rest.size()), all.end());
     const Difference d = Compare(fmt::format("{}, after a failed batch of two passes", kv), tail, rest, 320);
-    EXPECT_LE(d.relative_rms, std::string(kv) == "k4v4" ? 0.1 : 0.0) << kv;
+    EXPECT_LE(d.relative_rms, std::string(kv) == "k4v4" ? 0.2 : 0.0) << kv;
   }
 }
 
