@@ -24,6 +24,7 @@ step() {
   say "$name: done in $((SECONDS - start)) s"
 }
 
+# shellcheck disable=SC2034  # of the scripts that source this
 APT_PACKAGES=(
   build-essential cmake ninja-build git python3 python3-venv python3-pip
   libhwy-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev libfmt-dev

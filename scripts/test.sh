@@ -35,10 +35,14 @@ build() { # PRESET [TARGET...]
   shift
   mkdir -p "$ROOT/build"
   cd "$ROOT"
-  cmake --preset "$preset" -DCMAKE_PREFIX_PATH="$(llama_prefix)" >"$log" 2>&1 || { cat "$log" >&2; die "the preset $preset does not configure"; }
+  cmake --preset "$preset" -DCMAKE_PREFIX_PATH="$(llama_prefix)" >"$log" 2>&1 ||
+    { cat "$log" >&2; die "the preset $preset does not configure"; }
   cmake --build --preset "$preset" --parallel "$JOBS" ${1:+--target "$@"} 2>&1 | tee "$log" |
     awk '/^\[/ { if (++n % 20 == 0) { print "    " $1; fflush() } }' >&2 ||
-    { grep -A20 -m3 -E 'FAILED|error:' "$log" >&2 || tail -40 "$log" >&2; die "the preset $preset does not build: see $log"; }
+    {
+      grep -A20 -m3 -E 'FAILED|error:' "$log" >&2 || tail -40 "$log" >&2
+      die "the preset $preset does not build: see $log"
+    }
 }
 
 # Shows what did not pass, and every 25th that did. A failing test ends nothing here: the summary counts it.
@@ -85,8 +89,9 @@ main() {
   done
   ((${#runs[@]})) || runs=(release asan)
   # GCC's ThreadSanitizer fails on the address layout of newer kernels unless it is fixed.
-  if [[ " ${runs[*]} " == *" tsan "* && -z ${TERSEKV_FIXED_LAYOUT-} ]] && setarch "$(uname -m)" -R true 2>/dev/null; then
-    TERSEKV_FIXED_LAYOUT=1 exec setarch "$(uname -m)" -R bash "$ROOT/scripts/test.sh" "$@"
+  local fixed=(setarch "$(uname -m)" -R)
+  if [[ " ${runs[*]} " == *" tsan "* && -z ${TERSEKV_FIXED_LAYOUT-} ]] && "${fixed[@]}" true 2>/dev/null; then
+    TERSEKV_FIXED_LAYOUT=1 exec "${fixed[@]}" bash "$ROOT/scripts/test.sh" "$@"
   fi
 
   step "packages" install_apt "${APT_PACKAGES[@]}"

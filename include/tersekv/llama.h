@@ -70,7 +70,9 @@ class Session {
   virtual Result<std::string> ApplyChatTemplate(std::span<const ChatMessage> messages) const = 0;
 
   // Runs the batch (split into forward passes of `ubatch` tokens) and appends it to the history. On failure the history
-  // is as before. Over budget or ctx: kOutOfBudget.
+  // has its former length; a batch of one pass leaves it exactly as it was, while rows that earlier passes of a longer
+  // batch pushed out of the raw window stay packed (docs/decisions/0004-after-a-truncation.md). Over budget or ctx:
+  // kOutOfBudget.
   virtual Status Decode(std::span<const BatchToken> batch) = 0;
   // Same for one sequence whose next position is its length; logits of the last token. progress(done, total) may be
   // null.
