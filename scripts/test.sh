@@ -35,7 +35,7 @@ build() { # PRESET [TARGET...]
   shift
   mkdir -p "$ROOT/build"
   cd "$ROOT"
-  cmake --preset "$preset" -DCMAKE_PREFIX_PATH="$(llama_prefix)" >"$log" 2>&1 ||
+  cmake --preset "$preset" -DCMAKE_PREFIX_PATH="$(llama_prefix)" -DTERSEKV_WERROR="${TERSEKV_WERROR:-OFF}" >"$log" 2>&1 ||
     { cat "$log" >&2; die "the preset $preset does not configure"; }
   cmake --build --preset "$preset" --parallel "$JOBS" ${1:+--target "$@"} 2>&1 | tee "$log" |
     awk '/^\[/ { if (++n % 20 == 0) { print "    " $1; fflush() } }' >&2 ||

@@ -100,7 +100,8 @@ typedef struct tersekv_usage {
 TERSEKV_API tersekv_status tersekv_cache_create(const tersekv_cache_config* config, tersekv_cache** out);
 TERSEKV_API void tersekv_cache_destroy(tersekv_cache* cache);
 /* One forward pass: begin, then per layer write_rows(K), write_rows(V), attend (each by all workers), then end or
- * abort. */
+ * abort.
+ * write_rows and attend outside a step are a programmer error and stop the program. */
 TERSEKV_API tersekv_status tersekv_step_begin(tersekv_cache* cache, const tersekv_step_token* tokens, size_t n);
 TERSEKV_API tersekv_status tersekv_step_write_rows(tersekv_cache* cache, int32_t layer, tersekv_side side,
                                                    const float* rows, int64_t row_stride, int32_t worker,

@@ -32,6 +32,13 @@ class RawVectorCodec : public VectorCodec {
   size_t record_bytes() const override { return d_ * value_bytes(); }
   Status Encode(const float* rows, size_t n, uint8_t* records) const override {
     TERSEKV_RETURN_IF_ERROR(CheckFinite(rows, n, d_));
+    for (size_t i = 0; i < n * d_ && family_ != Family::kF32; ++i) {
+      const float largest = family_ == Family::kF16 ? 65519.996f : 0x1.feffffp127f;  // above it rounds to infinity
+      if (std::fabs(rows[i]) > largest) {
+        return DataLoss(
+            fmt::format("row {}, channel {} is {}: too large for 16 bits; use f32", i / d_, i % d_, rows[i]));
+      }
+    }
     for (size_t i = 0; i < n * d_; ++i) {
       const uint16_t half = family_ == Family::kF16 ? F32ToF16(rows[i]) : F32ToBF16(rows[i]);
       std::memcpy(records + i * value_bytes(), family_ == Family::kF32 ? static_cast<const void*>(rows + i) : &half,

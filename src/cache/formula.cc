@@ -15,7 +15,8 @@ size_t FormulaBytes(const CacheConfig& config, int64_t tokens) {
   for (const LayerShape& shape : config.layers) {
     const size_t width_k = RowWidth(shape, Kv::kK), width_v = RowWidth(shape, Kv::kV);
     bytes += pages * (PageLayout::Make(spec, shape).page_bytes + sizeof(Page) + sizeof(PageRef));
-    if (!spec.raw()) bytes += static_cast<size_t>(spec.sink + spec.win) * (width_k + width_v) * sizeof(uint16_t);
+    const int64_t window = std::min<int64_t>(spec.win, std::max<int64_t>(tokens - spec.sink, 0));
+    if (!spec.raw()) bytes += static_cast<size_t>(spec.sink + window) * (width_k + width_v) * sizeof(uint16_t);
     if (spec.mean == MeanMode::kStats) bytes += sizeof(float) * ((spec.scale ? 3 : 1) * width_k + width_v);
   }
   return bytes;

@@ -89,7 +89,7 @@ class History {
   };
 
   bool NeedsStatistics() const { return config_.spec.mean == MeanMode::kStats; }
-  int64_t RingCapacity(bool measured) const;
+  int64_t RingCapacity(bool measured, int64_t end) const;          // rows the ring has when the sequence ends there
   int64_t PackedEnd(const Sequence& sequence, int64_t end) const;  // after a step that ends there
   bool Measures(const Sequence* sequence, int64_t end) const;      // a step that ends there makes the statistics
   Status GroupTokens(std::span<const StepToken> tokens);
@@ -98,7 +98,7 @@ class History {
   void FillQueries(StepSequence* part, std::span<const StepToken> tokens);
   std::shared_ptr<Statistics> NewStatistics();
   size_t StatisticsBytes() const;
-  size_t RawGrowth(const Sequence* sequence) const;
+  size_t RawGrowth(const Sequence* sequence, int64_t end) const;
   bool Recharge(Sequence* sequence);
   size_t BytesToAppend(const Sequence* sequence, int64_t tokens) const;
   void RollBack();

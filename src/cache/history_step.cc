@@ -15,6 +15,7 @@ namespace {
 
 constexpr size_t kPositionBlock = 512;  // tables grow by this many tokens
 constexpr size_t kPositionSlack = 128;  // vectors may read this far past the last position
+constexpr size_t kRingBlock = 32;       // the ring of a short sequence grows by this many rows
 constexpr size_t kPageBlock = 8;        // and pages a layer
 
 size_t PagesFor(int64_t packed, int page) {
@@ -39,9 +40,11 @@ size_t TableGrowth(const Sequence& sequence, size_t tokens, size_t pages, size_t
 
 }  // namespace
 
-int64_t History::RingCapacity(bool measured) const {
-  if (NeedsStatistics() && !measured) return std::max<int64_t>(config_.spec.win, kStatsTokens);
-  return config_.spec.win;
+int64_t History::RingCapacity(bool measured, int64_t end) const {
+  int64_t full = config_.spec.win;
+  if (NeedsStatistics() && !measured) full = std::max<int64_t>(full, kStatsTokens);
+  const int64_t behind_sinks = std::max<int64_t>(end - config_.spec.sink, 0);
+  return std::min(full, static_cast<int64_t>(RoundUp(static_cast<size_t>(behind_sinks), kRingBlock)));
 }
 
 bool History::Measures(const Sequence* sequence, int64_t end) const {
@@ -83,11 +86,11 @@ std::shared_ptr<Statistics> History::NewStatistics() {
   return stats;
 }
 
-// What the raw rows of a sequence grow by: all of them when it is new, its ring when a truncation dropped the
-// statistics.
-size_t History::RawGrowth(const Sequence* sequence) const {
+// What the raw rows of a sequence grow by: all of them when it is new, its ring while it is short or when a truncation
+// dropped the statistics.
+size_t History::RawGrowth(const Sequence* sequence, int64_t end) const {
   if (config_.spec.raw()) return 0;
-  const int64_t ring = RingCapacity(sequence != nullptr && sequence->stats);
+  const int64_t ring = RingCapacity(sequence != nullptr && sequence->stats, end);
   const int64_t rows =
       sequence == nullptr ? config_.spec.sink + ring : std::max<int64_t>(ring - sequence->ring_capacity, 0);
   size_t width = 0;
@@ -112,7 +115,7 @@ size_t History::BytesToAppend(const Sequence* sequence, int64_t tokens) const {
   const int64_t packed_end = PackedEnd(s, end);
   const size_t have = s.layers.empty() ? 0 : s.layers[0].pages.size();
   const size_t want = std::max(have, PagesFor(packed_end - config_.spec.sink, config_.spec.page));
-  size_t bytes = TableGrowth(s, static_cast<size_t>(end), want, config_.layers.size()) + RawGrowth(sequence);
+  size_t bytes = TableGrowth(s, static_cast<size_t>(end), want, config_.layers.size()) + RawGrowth(sequence, end);
   if (Measures(sequence, end)) bytes += StatisticsBytes();
   const bool copies = packed_end > s.packed_end && have > 0 && s.layers[0].pages.back().shared();
   for (const PageLayout& layout : layouts_) bytes += (want - have + (copies ? 1 : 0)) * layout.page_bytes;
@@ -207,11 +210,10 @@ Status History::BeginStep(std::span<const StepToken> tokens) {
 void History::Reserve(StepSequence* part) {
   Sequence& sequence = sequences_[part->id];
   part->sequence = &sequence;
-  if (part->created) AllocateRawRows(config_, RingCapacity(false), &sequence);
-  if (const int64_t ring = RingCapacity(sequence.stats != nullptr); ring > sequence.ring_capacity) {
-    ResizeRing(config_, ring, &sequence);
-  }
   const int64_t end = part->begin + static_cast<int64_t>(part->queries.size());
+  const int64_t ring = RingCapacity(sequence.stats != nullptr, end);
+  if (part->created) AllocateRawRows(config_, ring, &sequence);
+  if (ring > sequence.ring_capacity) ResizeRing(config_, ring, &sequence);
   part->packed_end = PackedEnd(sequence, end);
   const bool measures = Measures(&sequence, end);
   ReservePages(part);
@@ -287,7 +289,7 @@ void History::Commit(StepSequence* part) {
   }
   sequence.packed_end = part->packed_end;
   if (part->new_stats) sequence.stats = part->new_stats;
-  if (const int64_t capacity = RingCapacity(sequence.stats != nullptr); capacity != sequence.ring_capacity) {
+  if (const int64_t capacity = RingCapacity(sequence.stats != nullptr, end); capacity != sequence.ring_capacity) {
     ResizeRing(config_, capacity, &sequence);
     TERSEKV_CHECK(Recharge(&sequence));
   }
@@ -305,6 +307,8 @@ void History::AbortStep() {
     for (SequenceLayer& layer : part.sequence->layers) {
       while (layer.pages.size() > part.old_pages) layer.pages.pop_back();
     }
+    const int64_t ring = RingCapacity(part.sequence->stats != nullptr, part.begin);
+    if (ring < part.sequence->ring_capacity) ResizeRing(config_, ring, part.sequence);  // it grew for the step
     TERSEKV_CHECK(Recharge(part.sequence));
   }
   step_.clear();

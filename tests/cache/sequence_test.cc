@@ -54,7 +54,7 @@ TEST_P(Sequences, TruncateAtEveryLengthThenAppend) {
   }
 }
 
-// Cuts in a row, with and without tokens between them.
+// Cuts in a row, with and without tokens between them, and steps that are aborted.
 TEST_P(Sequences, TruncateAgainAndAgain) {
   const Model model = reference::MakeModel(GetParam(), kTwoLayers);
   auto cache = reference::MakeCache(model);
@@ -63,6 +63,12 @@ TEST_P(Sequences, TruncateAgainAndAgain) {
   int32_t length = 0;
   uint64_t stream = 0;
   for (int round = 0; round < 60; ++round) {
+    if (random.Below(3) == 0) {
+      const std::vector<Token> lost = reference::TokenRun(0, length, 1 + static_cast<int>(random.Below(200)), 999);
+      ASSERT_TRUE(cache->BeginStep(reference::StepTokens(lost)).ok());
+      reference::WriteAll(cache.get(), model, lost);
+      cache->AbortStep();
+    }
     const std::vector<Token> step = reference::TokenRun(0, length, 1 + static_cast<int>(random.Below(120)), ++stream);
     const StepResult result = reference::RunStep(cache.get(), model, step);
     checker.Append(step);
@@ -161,23 +167,33 @@ TEST(Remove, FreesEverything) {
   for (const char* spec : kSpecs) {
     const Model model = reference::MakeModel(spec, kTwoLayers);
     auto cache = reference::MakeCache(model);
-    (void)reference::RunStep(cache.get(), model, reference::TokenRun(4, 0, 500));
-    ASSERT_TRUE(cache->Fork(4, 5).ok());
-    (void)reference::RunStep(cache.get(), model, reference::TokenRun(5, 500, 90, 1));
-    ASSERT_TRUE(cache->Truncate(4, 200).ok());
-    const size_t reserved = cache->Usage().bytes_reserved;
-    cache->Remove(5);
-    cache->Remove(5);  // unknown by now
-    ASSERT_TRUE(cache->Truncate(4, 0).ok());
-    const CacheUsage usage = cache->Usage();
-    EXPECT_EQ(usage.bytes_used, 0u) << spec;
-    EXPECT_EQ(usage.tokens, 0) << spec;
-    EXPECT_EQ(usage.bits_effective, 0) << spec;
-    EXPECT_LE(usage.bytes_reserved, reserved) << spec;
-    EXPECT_EQ(cache->Length(4), 0);
-    // Idle pages are taken again before new ones.
-    (void)reference::RunStep(cache.get(), model, reference::TokenRun(6, 0, 500));
-    EXPECT_LE(cache->Usage().bytes_reserved, reserved) << spec;
+    size_t idle = 0;
+    for (int round = 0; round < 3; ++round) {
+      (void)reference::RunStep(cache.get(), model, reference::TokenRun(4, 0, 500));
+      ASSERT_TRUE(cache->Fork(4, 5).ok());
+      (void)reference::RunStep(cache.get(), model, reference::TokenRun(5, 500, 90, 1));
+      ASSERT_TRUE(cache->Truncate(4, 200).ok());
+      cache->Remove(5);
+      cache->Remove(5);  // unknown by now
+      ASSERT_TRUE(cache->Truncate(4, 0).ok());
+      const CacheUsage usage = cache->Usage();
+      EXPECT_EQ(usage.bytes_used, 0u) << spec;
+      EXPECT_EQ(usage.tokens, 0) << spec;
+      EXPECT_EQ(usage.bits_effective, 0) << spec;
+      EXPECT_EQ(cache->Length(4), 0);
+      // Only idle pages stay, whole ones, and they are taken again before new ones.
+      size_t pair = 0;
+      for (const LayerShape& shape : kTwoLayers) {
+        pair += static_cast<size_t>(model.config.spec.page * shape.kv_heads) *
+                static_cast<size_t>((shape.head_dim_k * static_cast<int>(model.config.spec.k.bits) +
+                                     shape.head_dim_v * static_cast<int>(model.config.spec.v.bits)) /
+                                        8 +
+                                    (model.config.spec.raw() ? 0 : 4));
+      }
+      EXPECT_EQ(usage.bytes_reserved % pair, 0u) << spec << ": one page of each layer takes " << pair;
+      EXPECT_EQ(usage.bytes_reserved, round > 0 ? idle : usage.bytes_reserved) << spec;
+      idle = usage.bytes_reserved;
+    }
   }
 }
 
