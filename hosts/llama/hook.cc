@@ -21,12 +21,16 @@ void Hook::Begin(std::span<const StepToken> tokens) {
   status_ = Status();
 }
 
-Status Hook::End() {
+Status Hook::End(bool ok) {
   if (in_step_) {
     in_step_ = false;
-    const Status s = cache_->EndStep();
-    if (status_.ok()) status_ = s;
+    if (!ok) {
+      cache_->AbortStep();
+    } else if (const Status s = cache_->EndStep(); status_.ok()) {
+      status_ = s;
+    }
   }
+  if (!ok) return status_;
   if (status_.ok() && next_ != tokens_.size()) {
     status_ =
         Internal(fmt::format("the engine ran {} of {} tokens through the hook: this llama.cpp builds its graph in a "

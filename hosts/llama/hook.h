@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "hosts/llama/graph.h"
@@ -22,7 +21,8 @@ class Hook {
 
   // Around one llama_decode of these tokens, in batch order.
   void Begin(std::span<const StepToken> tokens);
-  Status End();  // commits the last forward pass; any failure of the pass is returned
+  // ok: the engine's own verdict. Commits the last forward pass, or takes it back; any failure of ours is returned.
+  Status End(bool ok);
 
   // ggml_backend_sched_eval_callback; userdata is the Hook.
   static bool OnNode(ggml_tensor* node, bool ask, void* userdata);

@@ -60,6 +60,8 @@ Result<std::shared_ptr<const Model>> Load(const std::string& path) {
   TakeEngineErrors();
   llama_model_params params = llama_model_default_params();
   params.n_gpu_layers = 0;
+  ggml_backend_dev_t no_devices[] = {nullptr};  // the CPU alone, whatever this libllama was built with
+  params.devices = no_devices;
   auto model = std::make_shared<Model>();
   model->model = llama_model_load_from_file(path.c_str(), params);
   if (model->model == nullptr) {
@@ -76,6 +78,7 @@ Result<std::shared_ptr<const Model>> Load(const std::string& path) {
   if (const char* chat = llama_model_chat_template(model->model, nullptr)) info.chat_template = chat;
   model->packable = CheckArchitecture(model->model, info.architecture);
   if (model->packable.ok()) model->packable = ProbeLayers(model->model, &info.layers, &model->layer_ordinals);
+  if (!model->packable.ok()) info.layers.clear();  // never a part of them: sizes would be wrong
   return std::shared_ptr<const Model>(model);
 }
 

@@ -44,6 +44,7 @@ Status ProbeLayers(llama_model* model, std::vector<LayerShape>* layers, std::vec
   params.n_threads = params.n_threads_batch = 1;
   params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
   params.kv_unified = true;
+  params.offload_kqv = params.op_offload = false;
   params.cb_eval = Watch;
   params.cb_eval_user_data = &seen;
   llama_context* context = llama_init_from_model(model, params);
@@ -66,6 +67,7 @@ Status ProbeLayers(llama_model* model, std::vector<LayerShape>* layers, std::vec
     };
     if (layer >= model_layers) return refuse("is beyond the model's layers");
     if (s.shares_kv_memory || !s.v) return refuse("keeps K and V as one latent (MLA)");
+    if (s.shape.streams != 1) return refuse("runs its sequences in separate streams");
     if (!s.k || !s.attention) return refuse("shares its KV with another layer or has no flash attention");
     (*ordinals)[static_cast<size_t>(layer)] = static_cast<int>(layers->size());
     layers->push_back({s.shape.heads, s.shape.kv_heads, s.shape.head_dim_k, s.shape.head_dim_v});

@@ -57,7 +57,7 @@ Result<std::vector<float>> HookedLogits(const Model& model, const SessionOptions
   const StepToken tokens[] = {{0, 0}, {0, 1}};
   hook.Begin(tokens);
   Result<std::vector<float>> logits = TrialLogits(model, context.get());
-  TERSEKV_RETURN_IF_ERROR(hook.End());
+  TERSEKV_RETURN_IF_ERROR(hook.End(logits.has_value()));
   return logits;
 }
 

@@ -44,7 +44,7 @@ class TerseSession : public SessionBase {
     for (const BatchToken& t : tokens) step.push_back({t.seq, t.pos});
     hook_.Begin(step);
     const int rc = llama_decode(context_.get(), batch_.Fill(tokens));
-    const Status status = hook_.End();
+    const Status status = hook_.End(rc == 0);
     llama_memory_clear(llama_get_memory(context_.get()), false);  // staging only
     if (rc != 0) return Internal(fmt::format("llama_decode failed with code {}: {}", rc, TakeEngineErrors()));
     return status;

@@ -31,6 +31,7 @@ llama_context_params ContextParams(const SessionOptions& options) {
   params.n_seq_max = static_cast<uint32_t>(options.max_sequences);
   params.n_threads = params.n_threads_batch = options.threads;
   params.kv_unified = true;
+  params.offload_kqv = params.op_offload = false;
   params.no_perf = true;
   return params;
 }

@@ -2,6 +2,8 @@
 // llama.cpp as it comes, under the same interface: the reference and the peer of our own sessions.
 #include <fmt/format.h>
 
+#include <limits>
+
 #include "hosts/llama/logging.h"
 #include "hosts/llama/session_base.h"
 #include "src/base/check.h"
@@ -23,6 +25,13 @@ class StockSession : public SessionBase {
       : SessionBase(std::move(model), options, options.kv), type_(type) {}
 
   Status Start() {
+    if (options_.kv_bytes != 0) {
+      return Unsupported("llama.cpp's own cache takes no byte budget: drop it, or use a packed spec");
+    }
+    if (options_.ctx > std::numeric_limits<int32_t>::max() / options_.max_sequences) {
+      return InvalidArgument(fmt::format("a context of {} for {} sequences is beyond llama.cpp's 2^31 cells",
+                                         options_.ctx, options_.max_sequences));
+    }
     llama_context_params params = ContextParams(options_);
     params.n_ctx = static_cast<uint32_t>(options_.ctx * options_.max_sequences);
     params.type_k = params.type_v = type_;
@@ -39,6 +48,7 @@ class StockSession : public SessionBase {
     return seq >= 0 && static_cast<size_t>(seq) < lengths_.size() ? lengths_[static_cast<size_t>(seq)] : 0;
   }
   Status Truncate(int32_t seq, int64_t tokens) override {
+    if (tokens < 0) return InvalidArgument(fmt::format("cannot truncate to {} tokens: the least is 0", tokens));
     if (tokens >= Length(seq)) return {};
     if (!llama_memory_seq_rm(llama_get_memory(context_.get()), seq, static_cast<llama_pos>(tokens), -1)) {
       return Unsupported("llama.cpp cannot truncate this model's cache: clear it");
@@ -47,8 +57,9 @@ class StockSession : public SessionBase {
     return {};
   }
   void Clear(int32_t seq) override {
+    if (seq < 0 || static_cast<size_t>(seq) >= lengths_.size()) return;
     llama_memory_seq_rm(llama_get_memory(context_.get()), seq, -1, -1);
-    if (seq >= 0 && static_cast<size_t>(seq) < lengths_.size()) lengths_[static_cast<size_t>(seq)] = 0;
+    lengths_[static_cast<size_t>(seq)] = 0;
   }
 
   CacheUsage Usage() const override {

@@ -46,7 +46,8 @@ struct CodecInfo {
 std::vector<CodecInfo> ListCodecs();
 
 // Encodes and decodes known rows with every available codec on every SIMD target of this machine and compares bytes and
-// error with what must come out. Used by `tersekv doctor`. Takes milliseconds.
+// error with what must come out. Used by `tersekv doctor`. Takes milliseconds; not while
+// other threads use the library, because it switches targets.
 Status SelfTestCodecs();
 
 // SIMD targets that the kernels may run on here, best first, e.g. {"AVX3", "AVX2", "SSE4"}; the first is in use.

@@ -22,10 +22,9 @@ enum class HostMode { kAuto, kCustom, kOverwrite };
 const char* HostModeName(HostMode mode);  // "auto", "custom", "overwrite"
 
 struct SessionOptions {
-  std::string model_path;  // GGUF
-  std::string kv =
-      "k4v4";       // spec string; "stock-f16", "stock-f32", "stock-q8_0", "stock-q4_0" run llama.cpp's own cache
-  int64_t ctx = 0;  // most tokens of one sequence; 0 = what the model was trained for
+  std::string model_path;   // GGUF
+  std::string kv = "k4v4";  // spec string; "stock-" f32, f16, bf16, q8_0, q5_0, q4_0: llama.cpp's own cache
+  int64_t ctx = 0;          // most tokens of one sequence; 0 = what the model was trained for
   int max_sequences = 1;
   int ubatch = 512;     // tokens a forward pass
   int threads = 0;      // 0 = all cores
@@ -90,7 +89,7 @@ class Session {
   virtual const std::string& kv() const = 0;  // canonical spec
   virtual HostMode mode() const = 0;          // in use
   virtual int threads() const = 0;
-  virtual double attention_seconds() const = 0;  // spent in our attention since Open, wall time of the slowest worker
+  virtual double attention_seconds() const = 0;  // spent in our attention since Open, as worker 0 sees it
 
  protected:
   Session() = default;

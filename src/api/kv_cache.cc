@@ -5,7 +5,6 @@
 #include "src/base/check.h"
 #include "src/cpu/attend.h"
 #include "src/cpu/encoder.h"
-#include "src/cpu/simd.h"
 #include "tersekv/cache.h"
 
 namespace tersekv {
@@ -36,6 +35,7 @@ class CpuKvCache : public KvCache {
   }
 
   void WriteRows(int layer, Kv side, const float* rows, ptrdiff_t row_stride, int worker, int workers) override {
+    TERSEKV_CHECK(!history_.step().empty() && worker >= 0 && worker < workers && workers <= config().max_workers);
     history_.WriteRows(layer, side, rows, row_stride, worker, workers);
   }
 
@@ -58,9 +58,18 @@ class CpuKvCache : public KvCache {
     const Sequence* sequence = history_.Find(seq);
     return sequence != nullptr && sequence->length() > 0 ? sequence->positions.back() : -1;
   }
-  Status Truncate(int32_t seq, int64_t tokens) override { return history_.Truncate(seq, tokens); }
-  Status Fork(int32_t from, int32_t to) override { return history_.Fork(from, to); }
-  void Remove(int32_t seq) override { history_.Remove(seq); }
+  Status Truncate(int32_t seq, int64_t tokens) override {
+    TERSEKV_CHECK(history_.step().empty());
+    return history_.Truncate(seq, tokens);
+  }
+  Status Fork(int32_t from, int32_t to) override {
+    TERSEKV_CHECK(history_.step().empty());
+    return history_.Fork(from, to);
+  }
+  void Remove(int32_t seq) override {
+    TERSEKV_CHECK(history_.step().empty());
+    history_.Remove(seq);
+  }
   int64_t TokensThatFit(int32_t seq) const override { return history_.TokensThatFit(seq); }
 
   CacheUsage Usage() const override {
@@ -68,6 +77,7 @@ class CpuKvCache : public KvCache {
     for (const auto& workers : scratch_) {
       for (const AttendScratch& scratch : workers) usage.scratch += scratch.bytes();
     }
+    for (const auto& plan : plans_) usage.scratch += plan->state_bytes();
     return usage;
   }
   const CacheConfig& config() const override { return history_.config(); }

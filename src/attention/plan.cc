@@ -56,6 +56,7 @@ AttendPlan::AttendPlan(const std::vector<StepSequence>& step, int heads, const L
     items_.push_back({static_cast<int>(t), 0, 0, true, false, states});
     states += RoundUp(SoftmaxState::Floats(rows, stride_), 16);
   }
+  state_floats_ = states;
   states_ = MakeAligned<float>(states);
   left_ = std::make_unique<std::atomic<int>[]>(tiles_.size());
   for (const AttendItem& item : items_) ++left_[static_cast<size_t>(item.tile)];

@@ -42,13 +42,14 @@ class AttendPlan {
   int64_t max_chunks() const { return max_chunks_; }
   size_t stride() const { return stride_; }  // floats between the accumulators of two rows
   float* states() const { return states_.get(); }
+  size_t state_bytes() const { return state_floats_ * sizeof(float); }
   // True for the worker that finished the tile's last item; the count starts over then.
   bool FinishItem(int tile) const;
 
  private:
   int group_ = 1, max_rows_ = 0;
   int64_t max_chunks_ = 1;
-  size_t stride_ = 0;
+  size_t stride_ = 0, state_floats_ = 0;
   std::vector<AttendTile> tiles_;
   std::vector<AttendItem> items_;
   AlignedArray<float> states_;

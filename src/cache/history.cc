@@ -192,6 +192,10 @@ CacheUsage History::Usage() const {
         usage.scratch += 2 * step_rows_ * RowWidth(config_.layers[l], side);
     }
   }
+  for (const WorkerScratch& w : workers_) {
+    usage.scratch += sizeof(float) * (w.rows.capacity() + w.encode.capacity()) + w.codes.capacity() +
+                     sizeof(uint16_t) * w.scales.capacity();
+  }
   usage.bytes_f16 = f16_token * static_cast<size_t>(usage.tokens);
   values = usage.bytes_f16 / 2;
   usage.bits_effective = values == 0 ? 0.0 : static_cast<double>(usage.bytes_used) * 8.0 / static_cast<double>(values);

@@ -95,13 +95,12 @@ class History {
   Status GroupTokens(std::span<const StepToken> tokens);
   void Reserve(StepSequence* part);
   void ReservePages(StepSequence* part);
-  void FillQueries(StepSequence* part, std::span<const StepToken> tokens);
+  bool HasOpenPage(const Sequence& sequence) const;
   std::shared_ptr<Statistics> NewStatistics();
   size_t StatisticsBytes() const;
   size_t RawGrowth(const Sequence* sequence, int64_t end) const;
   bool Recharge(Sequence* sequence);
   size_t BytesToAppend(const Sequence* sequence, int64_t tokens) const;
-  void RollBack();
   void Commit(StepSequence* part);
   RawRows RawRowsOf(int layer, Kv side, const StepSequence& part) const;
   void StoreStepRows(int layer, Kv side, int head, const float* rows, ptrdiff_t stride, const StepSequence& part);

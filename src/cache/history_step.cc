@@ -107,6 +107,12 @@ bool History::Recharge(Sequence* sequence) {
   return true;
 }
 
+// The last page has room left: the next packed token is written into it.
+bool History::HasOpenPage(const Sequence& sequence) const {
+  if (sequence.layers.empty() || sequence.layers[0].pages.empty()) return false;
+  return (sequence.packed_end - config_.spec.sink) % config_.spec.page != 0;
+}
+
 // Upper bound of what the pool must give for `tokens` more tokens; exact for sequences that grow one way.
 size_t History::BytesToAppend(const Sequence* sequence, int64_t tokens) const {
   static const Sequence kEmpty;
@@ -117,7 +123,7 @@ size_t History::BytesToAppend(const Sequence* sequence, int64_t tokens) const {
   const size_t want = std::max(have, PagesFor(packed_end - config_.spec.sink, config_.spec.page));
   size_t bytes = TableGrowth(s, static_cast<size_t>(end), want, config_.layers.size()) + RawGrowth(sequence, end);
   if (Measures(sequence, end)) bytes += StatisticsBytes();
-  const bool copies = packed_end > s.packed_end && have > 0 && s.layers[0].pages.back().shared();
+  const bool copies = packed_end > s.packed_end && HasOpenPage(s) && s.layers[0].pages.back().shared();
   for (const PageLayout& layout : layouts_) bytes += (want - have + (copies ? 1 : 0)) * layout.page_bytes;
   return bytes;
 }
@@ -234,11 +240,11 @@ void History::ReservePages(StepSequence* part) {
   Sequence& sequence = *part->sequence;
   part->old_pages = sequence.layers[0].pages.size();
   const size_t want = std::max(part->old_pages, PagesFor(part->packed_end - config_.spec.sink, config_.spec.page));
-  const bool writes = part->packed_end > sequence.packed_end;
+  const bool writes = part->packed_end > sequence.packed_end && HasOpenPage(sequence);
   for (size_t l = 0; l < sequence.layers.size(); ++l) {
     std::vector<PageRef>& pages = sequence.layers[l].pages;
     pages.reserve(RoundUp(want, kPageBlock));
-    if (writes && !pages.empty() && pages.back().shared()) {  // copy on write
+    if (writes && pages.back().shared()) {  // copy on write
       Page* copy = pool_.Take(size_classes_[l]);
       TERSEKV_CHECK(copy != nullptr);
       std::memcpy(copy->data.get(), pages.back().data(), copy->bytes);

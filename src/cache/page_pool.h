@@ -71,7 +71,6 @@ class PageRef {
   }
   bool shared() const { return page_->refs > 1; }
   uint8_t* data() const { return page_->data.get(); }
-  Page* get() const { return page_; }
 
  private:
   PagePool* pool_ = nullptr;

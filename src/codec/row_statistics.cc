@@ -2,8 +2,8 @@
 #include "src/codec/row_statistics.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <vector>
 
 namespace tersekv {
 namespace {
@@ -20,7 +20,7 @@ void RowMean(const float* rows, size_t n, int d, float* mean) {
 }
 
 void RowScale(const float* rows, size_t n, int d, const float* mean, float* scale, float* inv_scale) {
-  std::vector<double> s(static_cast<size_t>(d));
+  std::array<double, 1024> s;  // the largest head_dim; measuring runs where nothing may allocate
   double largest = 0;
   for (int c = 0; c < d; ++c) {
     double sum = 0;
@@ -33,7 +33,8 @@ void RowScale(const float* rows, size_t n, int d, const float* mean, float* scal
     largest = std::max(largest, s[static_cast<size_t>(c)]);
   }
   double log_sum = 0;
-  for (double& v : s) {
+  for (int c = 0; c < d; ++c) {
+    double& v = s[static_cast<size_t>(c)];
     v = largest > 0 ? std::max(v, kScaleFloor * largest) : 1.0;
     log_sum += std::log(v);
   }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/cpu/simd.h"
 
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <string_view>
 
 #include "hwy/highway.h"
 #include "tersekv/codec.h"
@@ -20,6 +22,12 @@ std::vector<int64_t> Targets() {
   return targets;
 }
 
+// What TERSEKV_FORCE_ISA asked for, or "".
+std::string& Chosen() {
+  static std::string name;
+  return name;
+}
+
 }  // namespace
 
 std::vector<std::string> SimdTargets() {
@@ -32,9 +40,9 @@ std::vector<std::string> SimdTargets() {
 void ForceSimdTarget(const std::string& name) {
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().DeInit();
-  if (name.empty()) return;
+  const std::string& wanted = name.empty() ? Chosen() : name;
   for (const int64_t target : Targets()) {
-    if (name == hwy::TargetName(target)) {
+    if (wanted == hwy::TargetName(target)) {
       hwy::SetSupportedTargetsForTest(target);
       hwy::GetChosenTarget().DeInit();
       return;
@@ -45,7 +53,18 @@ void ForceSimdTarget(const std::string& name) {
 void ChooseSimdTarget() {
   static std::once_flag once;
   std::call_once(once, [] {
-    if (const char* forced = std::getenv("TERSEKV_FORCE_ISA"); forced != nullptr) ForceSimdTarget(forced);
+    const char* forced = std::getenv("TERSEKV_FORCE_ISA");
+    if (forced == nullptr || *forced == '\0') return;
+    std::string known;
+    for (const int64_t target : Targets()) {
+      if (std::string_view(forced) == hwy::TargetName(target)) {
+        Chosen() = forced;
+        return ForceSimdTarget(forced);
+      }
+      known += std::string(" ") + hwy::TargetName(target);
+    }
+    std::fprintf(stderr, "TERSEKV_FORCE_ISA=%s is not among this machine's targets:%s; the best is used\n", forced,
+                 known.c_str());
   });
 }
 

@@ -102,7 +102,7 @@ class WithoutModel(Case):
         done = self.ok("doctor", TERSEKV_LOG="7")
         self.assertEqual(done.stdout.splitlines()[-1], "verdict: ready")
         self.assertIn("-m MODEL", done.stdout)
-        self.assertRegex(done.stdout, r"TERSEKV_LOG +7 \(not used")
+        self.assertRegex(done.stdout, r"TERSEKV_LOG +7 \(1 prints")
         checks = json.loads(self.ok("doctor", "--json", "-").stdout)
         self.assertEqual(list(checks), ENVELOPE)
         self.assertEqual(checks["rows"][-1], {"check": "verdict", "state": "ok", "detail": "ready"})
