@@ -65,9 +65,7 @@ class LloydMaxVectorCodec : public VectorCodec {
  public:
   LloydMaxVectorCodec(const KvSpec& spec, Kv side, int d, int layer, int kv_head, RowStats stats)
       : stats_(std::move(stats)), encoder_(MakeSimdEncoder()) {
-    const RotationKind kind = spec.rotation == Rotation::kNone   ? RotationKind::kNone
-                              : spec.rotation == Rotation::kHaar ? RotationKind::kHaar
-                                                                 : RotationKind::kHadamard;
+    const RotationKind kind = RotationKindOf(spec.rotation);
     rotation_ = RotationOp(kind, spec.seed, layer, kv_head, side == Kv::kV, d,
                            kind == RotationKind::kHaar ? HaarMatrix(spec.seed, d) : nullptr);
     const SideSpec& s = side == Kv::kK ? spec.k : spec.v;

@@ -11,21 +11,6 @@
 #include "src/codec/row_statistics.h"
 
 namespace tersekv {
-namespace {
-
-RotationKind KindOf(Rotation rotation) {
-  switch (rotation) {
-    case Rotation::kHaar:
-      return RotationKind::kHaar;
-    case Rotation::kNone:
-      return RotationKind::kNone;
-    default:
-      return RotationKind::kHadamard;
-  }
-}
-
-}  // namespace
-
 History::History(CacheConfig config, std::unique_ptr<const Encoder> encoder)
     : config_(std::move(config)), encoder_(std::move(encoder)), pool_(config_.byte_budget) {
   int largest = 0;
@@ -38,7 +23,7 @@ History::History(CacheConfig config, std::unique_ptr<const Encoder> encoder)
     for (const Kv side : {Kv::kK, Kv::kV}) {
       const int d = layouts_.back().side(side).d;
       largest = std::max(largest, d);
-      const RotationKind kind = config_.spec.raw() ? RotationKind::kNone : KindOf(config_.spec.rotation);
+      const RotationKind kind = config_.spec.raw() ? RotationKind::kNone : RotationKindOf(config_.spec.rotation);
       if (kind == RotationKind::kHaar && !haar.contains(d)) haar[d] = HaarMatrix(config_.spec.seed, d);
       for (int h = 0; h < shape.kv_heads; ++h) {
         sides[static_cast<size_t>(side)].emplace_back(kind, config_.spec.seed, static_cast<int>(l), h, side == Kv::kV,

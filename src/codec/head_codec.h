@@ -10,6 +10,12 @@
 
 namespace tersekv {
 
+// The rotation of a spec that CheckSupported has passed.
+inline RotationKind RotationKindOf(Rotation rotation) {
+  if (rotation == Rotation::kHaar) return RotationKind::kHaar;
+  return rotation == Rotation::kNone ? RotationKind::kNone : RotationKind::kHadamard;
+}
+
 struct HeadCodec {
   int d = 0;
   int bits = 0;  // 2..8
