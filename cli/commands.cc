@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/bench_attend.h"
 #include "cli/codecs.h"
 #include "cli/doctor.h"
 #include "cli/eval.h"
@@ -19,7 +20,7 @@
 namespace tersekv::cli {
 namespace {
 
-constexpr const char* kCommands[] = {"run", "eval", "codecs", "doctor"};
+constexpr const char* kCommands[] = {"run", "eval", "bench", "codecs", "doctor"};
 
 // One line that names what is wrong and where to look.
 int UsageError(std::string message, const std::string& help) {
@@ -51,19 +52,23 @@ int Main(int argc, const char* const* argv) {
       "`tersekv COMMAND --help` explains a command.");
   RunOptions run;
   EvalOptions eval;
+  BenchAttendOptions bench_attend;
   CodecsOptions codecs;
   DoctorOptions doctor;
   const CLI::App* run_command = AddRun(&app, &run);
   const CLI::App* eval_command = AddEval(&app, &eval);
+  CLI::App* bench_command = app.add_subcommand("bench", "Measure speed side by side with llama.cpp's own caches");
+  bench_command->require_subcommand(1);
+  const CLI::App* bench_attend_command = AddBenchAttend(bench_command, &bench_attend);
   const CLI::App* codecs_command = AddCodecs(&app, &codecs);
   AddDoctor(&app, &doctor);
 
   const std::string first = argc > 1 ? argv[1] : "";
-  if (first.empty()) return UsageError("no command: run, eval, codecs or doctor", "tersekv");
+  if (first.empty()) return UsageError("no command: run, eval, bench, codecs or doctor", "tersekv");
   bool known = first[0] == '-';
   for (const char* command : kCommands) known = known || first == command;
   if (!known) {
-    return UsageError(fmt::format("unknown command '{}': known are run, eval, codecs and doctor", first), "tersekv");
+    return UsageError(fmt::format("unknown command '{}': known are run, eval, bench, codecs and doctor", first), "tersekv");
   }
   try {
     app.parse(argc, argv);
@@ -75,6 +80,7 @@ int Main(int argc, const char* const* argv) {
   }
   if (run_command->parsed()) return Run(run);
   if (eval_command->parsed()) return Eval(eval);
+  if (bench_attend_command->parsed()) return BenchAttend(bench_attend);
   if (codecs_command->parsed()) return Codecs(codecs);
   return Doctor(doctor);
 }

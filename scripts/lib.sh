@@ -52,15 +52,26 @@ check_sha256() { # FILE SHA256
   echo "$2  $1" | sha256sum --check --status || die "$1 has sha256 $(sha256sum <"$1" | cut -d' ' -f1), expected $2: delete it and run again"
 }
 
+# Flags that keep llama.cpp from AMX where it would crash (amx_works.c says when).
+native_flags() {
+  grep -qm1 amx_int8 /proc/cpuinfo || return 0
+  local probe
+  probe=$(mktemp)
+  if gcc -O3 -mamx-tile -mamx-int8 "$ROOT/scripts/amx_works.c" -o "$probe" 2>/dev/null && ! "$probe" 2>/dev/null; then
+    echo "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+  fi 2>/dev/null
+  rm -f "$probe"
+}
+
 # The llama.cpp build is tuned to this processor, so its folder carries what the compiler sees in it.
 llama_prefix() {
   local cpu
-  cpu=$({ g++ --version | head -1; g++ -march=native -Q --help=target 2>/dev/null | grep -E 'enabled|march=|mtune=' | grep -v cache; } | sha256sum | cut -c1-8)
+  cpu=$({ g++ --version | head -1; native_flags; g++ -march=native -Q --help=target 2>/dev/null | grep -E 'enabled|march=|mtune=' | grep -v cache; } | sha256sum | cut -c1-8)
   echo "$CACHE/llama-$LLAMA_CPP_PYTHON_VERSION-$cpu"
 }
 
 build_llama() {
-  local prefix src tmp
+  local prefix src tmp flags
   prefix=$(llama_prefix)
   [ -e "$prefix/.complete" ] && return 0
   tmp=$CACHE/tmp/llama-$LLAMA_CPP_PYTHON_VERSION
@@ -71,7 +82,9 @@ build_llama() {
   check_sha256 "$sdist" "$LLAMA_CPP_PYTHON_SHA256"
   tar -xzf "$sdist" -C "$tmp"
   src=$tmp/llama_cpp_python-$LLAMA_CPP_PYTHON_VERSION/vendor/llama.cpp
-  cmake -S "$src" -B "$tmp/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$prefix" \
+  flags=$(native_flags)
+  [ -z "$flags" ] || say "AMX does not work here (scripts/amx_works.c): llama.cpp is built without it"
+  cmake -S "$src" -B "$tmp/build" -G Ninja "-DCMAKE_C_FLAGS=$flags" "-DCMAKE_CXX_FLAGS=$flags" -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$prefix" \
     -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON "-DCMAKE_INSTALL_RPATH=\$ORIGIN/../lib;\$ORIGIN" \
     -DGGML_NATIVE=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF \
     -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_TOOLS_INSTALL=OFF -DLLAMA_OPENSSL=OFF >"$tmp/configure.log" 2>&1 ||

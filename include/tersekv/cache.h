@@ -29,11 +29,19 @@ struct LayerShape {
   bool operator==(const LayerShape&) const = default;
 };
 
+// How packed tokens are attended; raw tokens always in fp32. Errors against double precision over the same decoded
+// values, relative to the largest output of a head: docs/numerics.md.
+enum class Arithmetic : uint8_t {
+  kInt16 = 0,  // queries and weights as 16-bit integers, exact integer sums: within 5e-4, the faster one
+  kExact = 1,  // fp32: within 2e-5
+};
+
 struct CacheConfig {
   KvSpec spec;
   std::vector<LayerShape> layers;  // by KV-layer ordinal
   size_t byte_budget = 0;          // limit of bytes_reserved without scratch; 0 = none
   int max_workers = 1;             // largest `workers` that will be passed
+  Arithmetic arithmetic = Arithmetic::kInt16;
 };
 
 struct StepToken {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "src/base/half.h"
-#include "src/bits/planes.h"
+#include "src/bits/blocks.h"
 
 namespace tersekv {
 namespace {
@@ -44,12 +44,14 @@ PageLayout PageLayout::Make(const KvSpec& spec, const LayerShape& shape) {
 }
 
 uint8_t StoredCode(int bits, uint8_t code) {
+  if (bits == 8) return static_cast<uint8_t>(code + 1);
   if (!SignMagnitude(bits)) return code;
   const int half = 1 << (bits - 1);
   return static_cast<uint8_t>(code >= half ? code - half : (half - 1 - code) | half);
 }
 
 uint8_t CanonicalCode(int bits, uint8_t stored) {
+  if (bits == 8) return static_cast<uint8_t>(stored - 1);
   if (!SignMagnitude(bits)) return stored;
   const int half = 1 << (bits - 1);
   const int magnitude = stored & (half - 1);
@@ -57,33 +59,26 @@ uint8_t CanonicalCode(int bits, uint8_t stored) {
 }
 
 void PackToken(const SideLayout& side, uint8_t* unit, int slot, const uint8_t* codes, uint16_t scale) {
-  const size_t row = side.row_bytes();
+  uint8_t stored[1024];
+  for (size_t c = 0; c < static_cast<size_t>(side.d); ++c) stored[c] = StoredCode(side.bits, codes[c]);
   uint8_t* base = unit + side.codes_offset;
-  const size_t d = static_cast<size_t>(side.d);
+  const size_t at = static_cast<size_t>(slot);
   if (side.token_major) {
-    uint8_t stored[1024];
-    for (size_t c = 0; c < d; ++c) stored[c] = StoredCode(side.bits, codes[c]);
-    PackPlanes(stored, d, side.bits, base + static_cast<size_t>(slot) * row);
+    SetBlockRow(base, side.bits, side.depth(), side.width(), at, stored);
   } else {
-    for (size_t c = 0; c < d; ++c) {
-      SetPlaneCode(base + c * row, static_cast<size_t>(side.page_tokens), side.bits, static_cast<size_t>(slot),
-                   StoredCode(side.bits, codes[c]));
-    }
+    SetBlockColumn(base, side.bits, side.depth(), at, stored);
   }
-  std::memcpy(unit + side.scales_offset + static_cast<size_t>(slot) * 2, &scale, 2);
+  std::memcpy(unit + side.scales_offset + at * 2, &scale, 2);
 }
 
 void UnpackToken(const SideLayout& side, const uint8_t* unit, int slot, uint8_t* codes, uint16_t* scale) {
-  const size_t row = side.row_bytes();
   const uint8_t* base = unit + side.codes_offset;
+  const size_t at = static_cast<size_t>(slot);
   for (size_t c = 0; c < static_cast<size_t>(side.d); ++c) {
-    const uint8_t stored =
-        side.token_major
-            ? GetPlaneCode(base + static_cast<size_t>(slot) * row, static_cast<size_t>(side.d), side.bits, c)
-            : GetPlaneCode(base + c * row, static_cast<size_t>(side.page_tokens), side.bits, static_cast<size_t>(slot));
-    codes[c] = CanonicalCode(side.bits, stored);
+    codes[c] = CanonicalCode(side.bits, GetBlockCode(base, side.bits, side.depth(), side.token_major ? at : c,
+                                                     side.token_major ? c : at));
   }
-  std::memcpy(scale, unit + side.scales_offset + static_cast<size_t>(slot) * 2, 2);
+  std::memcpy(scale, unit + side.scales_offset + at * 2, 2);
 }
 
 void PackRawToken(const SideLayout& side, uint8_t* unit, int slot, const float* row) {

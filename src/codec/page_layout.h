@@ -2,10 +2,11 @@
 // How a page of one layer keeps its tokens: a bijection of the canonical records (docs/formats.md, "CPU page").
 //
 // page = [kv_heads] units; unit = K codes | K scales | V codes | V scales.
-//   K codes: [head_dim_k] plane rows of page_tokens codes (channel-major: scores are sums over channels)
-//   V codes: [page_tokens] plane rows of head_dim_v codes (token-major: outputs are sums over tokens)
-//   scales:  [page_tokens] bf16; none for raw types, whose "codes" are f16, bf16 or f32 values in the same order.
-// 5- and 6-bit codes are stored as magnitude index | sign << (bits - 1), so that a lookup needs half the table.
+//   K codes: blocks (src/bits/blocks.h) of [head_dim_k][page_tokens] codes: scores are sums over channels
+//   V codes: blocks of [page_tokens][head_dim_v] codes: outputs are sums over tokens
+//   scales:  [page_tokens] bf16; none for raw types, whose "codes" are f16, bf16 or f32 values in rows of those shapes.
+// What a block stores of a code (StoredCode): 5 and 6 bits: magnitude index | sign << (bits - 1), so that a lookup needs
+// half the table; 8 bits: level + 128, which needs no lookup.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,9 @@ struct SideLayout {
   bool raw() const { return family != Family::kLloydMax; }
   size_t codes_bytes() const { return static_cast<size_t>(page_tokens) * static_cast<size_t>(d * bits) / 8; }
   size_t scales_bytes() const { return raw() ? 0 : static_cast<size_t>(page_tokens) * 2; }
-  size_t row_bytes() const { return static_cast<size_t>((token_major ? d : page_tokens) * bits) / 8; }
+  size_t depth() const { return static_cast<size_t>(token_major ? page_tokens : d); }  // k of blocks, rows of raw types
+  size_t width() const { return static_cast<size_t>(token_major ? d : page_tokens); }  // n of blocks
+  size_t row_bytes() const { return width() * static_cast<size_t>(bits) / 8; }         // of raw types
 };
 
 struct PageLayout {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "src/base/half.h"
 
@@ -50,7 +51,7 @@ void AttendItems(const AttendCall& call, AttendScratch* scratch, int worker, int
     const AttendItem& item = plan.items()[i];
     const AttendTile& tile = plan.tiles()[static_cast<size_t>(item.tile)];
     TileWork work(call, tile, scratch);
-    work.LoadQueries();
+    work.LoadQueries(item.whole || !item.raw, item.raw);
     if (item.whole) {
       const SoftmaxState packed = work.Packed(item.chunk_begin, item.chunk_end);
       work.Write(packed, work.Raw());
@@ -80,28 +81,36 @@ void AttendScratch::Reserve(const AttendPlan& plan, const LayerShape& shape, int
   const size_t dk = static_cast<size_t>(shape.head_dim_k), dv = static_cast<size_t>(shape.head_dim_v);
   const size_t fold = static_cast<size_t>(StateFold::Depth(plan.max_chunks()) + 1) *
                       SoftmaxState::Floats(plan.max_rows(), plan.stride());
-  const auto padded = [](size_t n) { return RoundUp(n + 16, 16); };
-  const std::pair<float**, size_t> parts[] = {{&q_raw, rows * dk},
-                                              {&q_rotated, rows * dk},
-                                              {&q_mean, rows},
-                                              {&slope, rows},
-                                              {&alpha, rows},
-                                              {&k_tile, dk * tile},
-                                              {&v_tile, tile * plan.stride()},
-                                              {&scores, rows * tile},
-                                              {&row, 2 * std::max(dk, dv)},
-                                              {&packed_fold, fold},
-                                              {&raw_fold, fold}};
-  size_t needed = 0;
-  for (const auto& [pointer, floats] : parts) needed += padded(floats);
-  if (needed > floats_) {
-    memory_ = MakeAligned<float>(needed);
-    floats_ = needed;
-  }
-  float* at = memory_.get();
-  for (const auto& [pointer, floats] : parts) {
-    *pointer = at;
-    at += padded(floats);
+  size_t floats = 0;
+  const auto place = [&](auto** pointer, size_t count) {
+    static_assert(sizeof(**pointer) == sizeof(float));
+    using Element = std::remove_pointer_t<std::remove_reference_t<decltype(*pointer)>>;
+    if (memory_ != nullptr) *pointer = reinterpret_cast<Element*>(memory_.get() + floats);
+    floats += RoundUp(count + 16, 16);
+  };
+  const auto place_all = [&] {
+    floats = 0;
+    place(&q_raw, rows * dk);
+    place(&q_rotated, rows * dk);
+    for (float** array : {&q_mean, &q_unit, &slope, &reference, &alpha, &beta}) place(array, rows);
+    place(&q_pairs, rows * dk / 2);
+    place(&q_start, rows);
+    place(&w_pairs, rows * tile / 2);
+    place(&w_start, rows);
+    place(&k_scale, tile);
+    place(&v_scale, tile);
+    place(&k_tile, dk * tile);
+    place(&v_tile, tile * plan.stride());
+    place(&scores, rows * tile);
+    place(&row, 4 * std::max(dk, dv));
+    place(&packed_fold, fold);
+    place(&raw_fold, fold);
+  };
+  place_all();
+  if (floats > floats_) {
+    memory_ = MakeAligned<float>(floats);
+    floats_ = floats;
+    place_all();
   }
 }
 

@@ -20,11 +20,19 @@ class AttendScratch {
 
   float *q_raw = nullptr, *q_rotated = nullptr;  // [rows, head_dim_k]
   float* q_mean = nullptr;                       // [rows] <q, mean>
-  float *slope = nullptr, *alpha = nullptr;      // [rows]
+  float* q_unit = nullptr;                       // [rows] value of 1 in q_pairs
+  uint32_t* q_pairs = nullptr;                   // [rows, head_dim_k / 2], see PairRows
+  int32_t* q_start = nullptr;                    // [rows]
+  float* slope = nullptr;                        // [rows] of ALiBi
+  float* reference = nullptr;                    // [rows] score whose weight is 1
+  float *alpha = nullptr, *beta = nullptr;       // [rows] factors of what is there and of what comes
+  float *k_scale = nullptr, *v_scale = nullptr;  // [tile_tokens]
   float* k_tile = nullptr;                       // [head_dim_k, tile_tokens]
   float* v_tile = nullptr;                       // [tile_tokens, stride]
   float* scores = nullptr;                       // [rows, tile_tokens]
-  float* row = nullptr;                          // [2 * max head_dim]
+  uint32_t* w_pairs = nullptr;                   // [rows, tile_tokens / 2], see PairRows
+  int32_t* w_start = nullptr;                    // [rows]
+  float* row = nullptr;                          // [4 * max head_dim]
   float* packed_fold = nullptr;                  // StateFold memory
   float* raw_fold = nullptr;
 

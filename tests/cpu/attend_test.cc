@@ -25,8 +25,14 @@ using reference::Random;
 using reference::StepResult;
 using reference::Token;
 
-constexpr double kTolerance = 2e-5;  // of max |o| of a (query, head): f32 arithmetic
-constexpr double kLseTolerance = 5e-6;
+// Bounds of docs/numerics.md, of max |o| of a (query, head).
+struct Bounds {
+  double out, lse;
+};
+Bounds BoundsOf(Arithmetic arithmetic) {
+  return arithmetic == Arithmetic::kExact ? Bounds{2e-5, 5e-6} : Bounds{5e-4, 5e-4};
+}
+constexpr Arithmetic kArithmetics[] = {Arithmetic::kInt16, Arithmetic::kExact};
 
 const char* const kSpecs[] = {"f32",
                               "f16",
@@ -125,26 +131,29 @@ Errors RunAll(const Model& model, const std::vector<std::vector<Token>>& steps, 
   return worst;
 }
 
-class AttendSpec : public ::testing::TestWithParam<int> {};
+class AttendSpec : public ::testing::TestWithParam<std::tuple<int, Arithmetic>> {};
 
 TEST_P(AttendSpec, EqualsTheReference) {
-  const std::string spec = kSpecs[GetParam()];
+  const auto [number, arithmetic] = GetParam();
+  const Bounds bounds = BoundsOf(arithmetic);
+  const std::string spec = kSpecs[number];
   const bool raw = ParseSpec(spec).value().raw();
   Errors all;
   for (int i = 0; i < 5; ++i) {
     const Case& c = raw ? kRawCases[i] : kPackedCases[i];
     if (spec.find("haar") != std::string::npos && c.dim_k > 128) continue;  // its matrix takes seconds to make
-    const int group = kGroups[(GetParam() + 2 * i) % 5];
-    const Features& features = kFeatures[(3 * GetParam() + i) % 8];
-    const uint64_t seed = static_cast<uint64_t>(100 * GetParam() + i);
+    const int group = kGroups[(number + 2 * i) % 5];
+    const Features& features = kFeatures[(3 * number + i) % 8];
+    const uint64_t seed = static_cast<uint64_t>(100 * number + i);
     Random random(seed);
-    const Model model = MakeModel(spec, c, group, features, seed);
+    Model model = MakeModel(spec, c, group, features, seed);
+    model.config.arithmetic = arithmetic;
     const Errors errors = RunAll(model, Schedule(&random, c.longest), 41);
     SCOPED_TRACE(testing::Message() << spec << " dims " << c.dim_k << " " << c.dim_v << " kv_heads " << c.kv_heads
                                     << " group " << group << " window " << features.window << " softcap "
                                     << features.softcap << " alibi " << features.alibi << " sinks " << features.sinks);
-    EXPECT_LE(errors.out, kTolerance);
-    EXPECT_LE(errors.lse, kLseTolerance);
+    EXPECT_LE(errors.out, bounds.out);
+    EXPECT_LE(errors.lse, bounds.lse);
     EXPECT_GT(errors.packed_seen, 0);
     EXPECT_EQ(errors.raw_seen > 0,
               model.config.spec.win > 0 || model.config.spec.sink > 0 || model.config.spec.mean == MeanMode::kStats);
@@ -155,9 +164,12 @@ TEST_P(AttendSpec, EqualsTheReference) {
   RecordProperty("worst_lse_1e9", static_cast<int>(1e9 * all.lse));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, AttendSpec, ::testing::Range(0, static_cast<int>(std::size(kSpecs))),
+INSTANTIATE_TEST_SUITE_P(All, AttendSpec,
+                         ::testing::Combine(::testing::Range(0, static_cast<int>(std::size(kSpecs))),
+                                            ::testing::ValuesIn(kArithmetics)),
                          [](const auto& test) {
-                           std::string name = kSpecs[test.param];
+                           std::string name = std::get<1>(test.param) == Arithmetic::kExact ? "exact_" : "int16_";
+                           name += kSpecs[std::get<0>(test.param)];
                            std::replace_if(
                                name.begin(), name.end(),
                                [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
@@ -166,6 +178,7 @@ INSTANTIATE_TEST_SUITE_P(All, AttendSpec, ::testing::Range(0, static_cast<int>(s
 
 // Rows of one step alone: every length around the chunk, page, window and statistics boundaries.
 TEST(Attend, OneTokenAtATime) {
+  const Bounds bounds = BoundsOf(Arithmetic::kInt16);
   Model model = MakeModel("k4v4+sink=5+win=20", {32, 32, 1, 0}, 2, {0, 0, 0, false}, 3);
   auto cache = reference::MakeCache(model);
   Checker checker(model);
@@ -174,8 +187,8 @@ TEST(Attend, OneTokenAtATime) {
     const StepResult result = reference::RunStep(cache.get(), model, step);
     checker.Append(step);
     const Errors errors = checker.Compare(step, result);
-    ASSERT_LE(errors.out, kTolerance) << "token " << i;
-    ASSERT_LE(errors.lse, kLseTolerance) << "token " << i;
+    ASSERT_LE(errors.out, bounds.out) << "token " << i;
+    ASSERT_LE(errors.lse, bounds.lse) << "token " << i;
     const int64_t packed = i + 1 < 5 + 128 ? 0 : i + 1 - 20 - 5;
     ASSERT_EQ(errors.packed_seen, packed) << "token " << i;
   }
@@ -193,11 +206,14 @@ TEST(Attend, Extremes) {
                                                       {"k4v4+sink=0+win=0", {32, 32, 1, 700}, 1},
                                                       {"k4v4", {32, 32, 1, 700}, 1}};
   for (const auto& [spec, shape, window] : cases) {
-    Random random(9);
-    const Model model = MakeModel(spec, shape, 2, {window, 0, 0, false}, 5);
-    const Errors errors = RunAll(model, Schedule(&random, shape.longest), 29);
-    EXPECT_LE(errors.out, kTolerance) << spec;
-    EXPECT_LE(errors.lse, kLseTolerance) << spec;
+    for (const Arithmetic arithmetic : kArithmetics) {
+      Random random(9);
+      Model model = MakeModel(spec, shape, 2, {window, 0, 0, false}, 5);
+      model.config.arithmetic = arithmetic;
+      const Errors errors = RunAll(model, Schedule(&random, shape.longest), 29);
+      EXPECT_LE(errors.out, BoundsOf(arithmetic).out) << spec;
+      EXPECT_LE(errors.lse, BoundsOf(arithmetic).lse) << spec;
+    }
   }
 }
 
@@ -209,11 +225,14 @@ TEST(Attend, EverySimdTarget) {
     int i = 0;
     for (const char* spec : {"k2v3", "k4v4", "k5v6+sink=7+win=33", "k7v8", "f16", "bf16", "f32"}) {
       const Case c = ParseSpec(spec).value().raw() ? Case{80, 24, 2, 700} : Case{64, 128, 2, 700};
-      Random random(static_cast<uint64_t>(i));
-      const Model model = MakeModel(spec, c, 3, kFeatures[(7 + i) % 8], 77);
-      const Errors errors = RunAll(model, Schedule(&random, c.longest), 59);
-      EXPECT_LE(errors.out, kTolerance) << target << " " << spec;
-      EXPECT_LE(errors.lse, kLseTolerance) << target << " " << spec;
+      for (const Arithmetic arithmetic : kArithmetics) {
+        Random random(static_cast<uint64_t>(i));
+        Model model = MakeModel(spec, c, 3, kFeatures[(7 + i) % 8], 77);
+        model.config.arithmetic = arithmetic;
+        const Errors errors = RunAll(model, Schedule(&random, c.longest), 59);
+        EXPECT_LE(errors.out, BoundsOf(arithmetic).out) << target << " " << spec;
+        EXPECT_LE(errors.lse, BoundsOf(arithmetic).lse) << target << " " << spec;
+      }
       ++i;
     }
   }

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks (src/bits/blocks.h) -> levels in registers: the one place that knows how kernels read each width. Levels are
+// lifted by 128 so that they are unsigned bytes: the even and odd bytes of a lane widen with one mask or one shift.
+// Per-target include guard.
+
+#if defined(TERSEKV_CPU_LEVELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TERSEKV_CPU_LEVELS_INL_H_
+#undef TERSEKV_CPU_LEVELS_INL_H_
+#else
+#define TERSEKV_CPU_LEVELS_INL_H_
+#endif
+
+#include "hwy/highway.h"
+#include "src/bits/blocks.h"
+#include "src/codec/lloyd_max.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tersekv {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D8 = hn::CappedTag<uint8_t, 64>;
+using V8 = hn::Vec<D8>;
+using D16 = hn::RepartitionToWide<D8>;
+using D32 = hn::RepartitionToWide<D16>;
+using V16 = hn::Vec<D16>;
+
+inline constexpr int kLift = 128;
+
+// Levels of one block column of a vector's width: byte 4l + b of at(step, half) is k = step + 4b, n = 16 * half + l.
+struct BlockLevels {
+  V8 at[4][2];
+  // Operands of pair j in 0..7: 16-bit lanes 2l and 2l + 1 are k = j and j + 8 of n = 16 * half + l.
+  HWY_INLINE V16 Pair(int j, int half) const {
+    const V16 both = hn::BitCast(D16(), at[j % 4][half]);
+    return j < 4 ? hn::And(both, hn::Set(D16(), uint16_t{0xff})) : hn::ShiftRight<8>(both);
+  }
+};
+
+template <int kBits>
+class BlockReader {
+ public:
+  BlockReader() {
+    const LevelTable& levels = LevelsOf(kBits);
+    const auto fill = [&](auto&& code_of) {
+      HWY_ALIGN uint8_t table[16];
+      for (int i = 0; i < 16; ++i) table[i] = static_cast<uint8_t>(levels.level[code_of(i)] + kLift);
+      return hn::LoadDup128(D8(), table);
+    };
+    if constexpr (kBits == 2) {
+      first_ = fill([](int i) { return static_cast<size_t>(i % 4); });
+      second_ = fill([](int i) { return static_cast<size_t>(i / 4); });
+    } else if constexpr (kBits == 3) {
+      first_ = fill([](int i) { return static_cast<size_t>(i % 8); });
+    } else if constexpr (kBits == 4) {
+      first_ = fill([](int i) { return static_cast<size_t>(i); });
+    } else if constexpr (kBits == 5 || kBits == 6) {  // magnitudes
+      first_ = fill([](int i) { return static_cast<size_t>((1 << (kBits - 1)) + i); });
+      if constexpr (kBits == 6) second_ = fill([](int i) { return static_cast<size_t>(32 + 16 + i); });
+    }
+  }
+
+  // block: 64-byte rows; part: which vector of each row.
+  HWY_INLINE BlockLevels Read(const uint8_t* HWY_RESTRICT block, size_t part) const {
+    const uint8_t* HWY_RESTRICT rows = block + part * hn::Lanes(D8());
+    BlockLevels out;
+    if constexpr (kBits == 2) {
+      ReadCrumbs<0>(rows, out);
+      ReadCrumbs<2>(rows, out);
+    } else if constexpr (kBits == 3) {
+      const V8 w0 = Row(rows, 0), w1 = Row(rows, 1), w2 = Row(rows, 2);
+      const V8 last = hn::Or(hn::Or(hn::And(Shift<3>(w0), Byte(0x11)), hn::And(Shift<2>(w1), Byte(0x22))),
+                             hn::And(Shift<1>(w2), Byte(0x44)));
+      LookUp(w0, out.at[0]);
+      LookUp(w1, out.at[1]);
+      LookUp(w2, out.at[2]);
+      LookUp(last, out.at[3]);
+    } else if constexpr (kBits == 4) {
+      for (int i = 0; i < 4; ++i) LookUp(Row(rows, i), out.at[i]);
+    } else if constexpr (kBits == 8) {
+      for (int i = 0; i < 4; ++i) {
+        out.at[i][0] = Row(rows, 2 * i);
+        out.at[i][1] = Row(rows, 2 * i + 1);
+      }
+    } else {
+      ReadPlanes<0, 0>(rows, out);
+      ReadPlanes<0, 1>(rows, out);
+      ReadPlanes<1, 0>(rows, out);
+      ReadPlanes<1, 1>(rows, out);
+      ReadPlanes<2, 0>(rows, out);
+      ReadPlanes<2, 1>(rows, out);
+      ReadPlanes<3, 0>(rows, out);
+      ReadPlanes<3, 1>(rows, out);
+    }
+    return out;
+  }
+
+ private:
+  static HWY_INLINE V8 Byte(int value) { return hn::Set(D8(), static_cast<uint8_t>(value)); }
+  static HWY_INLINE V8 Row(const uint8_t* rows, int r) {
+    return hn::LoadU(D8(), rows + static_cast<size_t>(r) * kBlockRowBytes);
+  }
+  // Bits of the neighbouring byte come in: mask what is kept.
+  template <int kBy>
+  static HWY_INLINE V8 Shift(V8 v) {
+    return hn::BitCast(D8(), hn::ShiftRight<kBy>(hn::BitCast(D16(), v)));
+  }
+  HWY_INLINE void LookUp(V8 nibbles, V8 (&out)[2]) const {
+    out[0] = hn::TableLookupBytes(first_, hn::And(nibbles, Byte(15)));
+    out[1] = hn::TableLookupBytes(first_, hn::And(Shift<4>(nibbles), Byte(15)));
+  }
+  // Two steps of a 2-bit plane: each nibble holds a code of both.
+  template <int kStep>
+  HWY_INLINE void ReadCrumbs(const uint8_t* rows, BlockLevels& out) const {
+    const V8 row = Row(rows, kStep / 2);
+    const V8 halves[2] = {hn::And(row, Byte(15)), hn::And(Shift<4>(row), Byte(15))};
+    for (int half = 0; half < 2; ++half) {
+      out.at[kStep][half] = hn::TableLookupBytes(first_, halves[half]);
+      out.at[kStep + 1][half] = hn::TableLookupBytes(second_, halves[half]);
+    }
+  }
+  // A nibble and the planes above it: 5 = magnitude, sign; 6 = magnitude (5 bits), sign; 7 = a grid.
+  template <int kStep, int kHalf>
+  HWY_INLINE void ReadPlanes(const uint8_t* rows, BlockLevels& out) const {
+    constexpr int kCrumb = 4 * kHalf + 2 * (kStep % 2);
+    constexpr int kBit = 2 * kStep + kHalf;
+    const V8 nibble = hn::And(Shift<4 * kHalf>(Row(rows, kStep)), Byte(15));
+    if constexpr (kBits == 5) {
+      const V8 value = hn::TableLookupBytes(first_, nibble);
+      out.at[kStep][kHalf] = Signed(value, hn::TestBit(Row(rows, 4), Byte(1 << kBit)));
+    } else if constexpr (kBits == 6) {
+      const V8 crumbs = Row(rows, 4 + kStep / 2);
+      const V8 value = hn::IfThenElse(hn::TestBit(crumbs, Byte(1 << kCrumb)), hn::TableLookupBytes(second_, nibble),
+                                      hn::TableLookupBytes(first_, nibble));
+      out.at[kStep][kHalf] = Signed(value, hn::TestBit(crumbs, Byte(2 << kCrumb)));
+    } else {
+      const V8 middle = hn::And(ToBit4<kCrumb>(Row(rows, 4 + kStep / 2)), Byte(0x30));
+      const V8 top = hn::And(ToBit6<kBit>(Row(rows, 6)), Byte(0x40));
+      out.at[kStep][kHalf] = hn::Add(hn::Or(hn::Or(nibble, middle), top), Byte(kLift - LevelsOf(7).grid));
+    }
+  }
+  template <int kFrom>
+  static HWY_INLINE V8 ToBit4(V8 v) {
+    if constexpr (kFrom <= 4) return hn::BitCast(D8(), hn::ShiftLeft<4 - kFrom>(hn::BitCast(D16(), v)));
+    else return Shift<kFrom - 4>(v);
+  }
+  template <int kFrom>
+  static HWY_INLINE V8 ToBit6(V8 v) {
+    if constexpr (kFrom <= 6) return hn::BitCast(D8(), hn::ShiftLeft<6 - kFrom>(hn::BitCast(D16(), v)));
+    else return Shift<kFrom - 6>(v);
+  }
+  // 128 + m -> 128 - m where negative.
+  static HWY_INLINE V8 Signed(V8 lifted, hn::Mask<D8> negative) {
+    return hn::IfThenElse(negative, hn::Sub(hn::Zero(D8()), lifted), lifted);
+  }
+
+  V8 first_ = hn::Zero(D8()), second_ = hn::Zero(D8());
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tersekv
+HWY_AFTER_NAMESPACE();
+
+#endif
