@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
+#include <chrono>
 #include <cmath>
 #include <thread>
 
@@ -70,6 +70,7 @@ class Depth {
     }
     TERSEKV_RETURN_IF_ERROR(Check(specs, peers));
     for (int i = 0; i < options_.repeat; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the peer's threads spin on for a while
       if (!options_.quiet) fmt::print(stderr, "\rdepth {}: round {} of {}\033[K", depth_, i + 1, options_.repeat);
       TERSEKV_RETURN_IF_ERROR(Round(true));
     }
@@ -182,7 +183,7 @@ Status RunBenchAttend(const BenchAttendOptions& options) {
   Json rows = Json::array();
   for (const int64_t depth : *depths) {
     Depth measured(options, depth, threads);
-    TERSEKV_RETURN_IF_ERROR(measured.Measure(*specs, SplitList(options.peers)));
+    TERSEKV_RETURN_IF_ERROR(measured.Measure(*specs, options.peers == "none" ? std::vector<std::string>() : SplitList(options.peers)));
     for (Json& row : measured.Rows()) rows.push_back(std::move(row));
   }
   const std::string text = ToText(rows);
@@ -212,7 +213,7 @@ CLI::App* AddBenchAttend(CLI::App* app, BenchAttendOptions* options) {
       ->type_name("LIST")
       ->capture_default_str();
   sub->add_option("--kv", options->kv, "Specs, separated by commas")->type_name("SPECS")->capture_default_str();
-  sub->add_option("--peer", options->peers, "llama.cpp caches to compare with, separated by commas; '' = none")
+  sub->add_option("--peer", options->peers, "llama.cpp caches to compare with, separated by commas, or none")
       ->type_name("LIST")
       ->capture_default_str();
   sub->add_option("--arithmetic", options->arithmetic, "Of packed tokens: int16 or exact (fp32)")

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/packed_attention.h"
 
-#include <barrier>
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <random>
 
 #include "src/base/check.h"
+#include "src/base/spin_barrier.h"
 #include "src/base/thread_pool.h"
 
 namespace tersekv::cli {
@@ -57,7 +58,7 @@ class NoisePackedAttention : public PackedAttention {
     queries.out_token_stride = queries.out_head_stride * shape_.heads;
     StepSeconds seconds;
     seconds.append = std::chrono::duration<double>(Clock::now() - begun).count();
-    std::barrier barrier(pool_.workers());
+    SpinBarrier barrier(pool_.workers());
     pool_.Run([&](int worker, int workers) {  // one barrier a layer on each side, as an engine has them
       auto start = Clock::now();
       const auto lap = [&](double* into) {
@@ -67,10 +68,10 @@ class NoisePackedAttention : public PackedAttention {
       };
       for (int layer = 0; layer < layers_; ++layer) {
         Write(layer, worker, workers);
-        barrier.arrive_and_wait();
+        barrier.Wait();
         lap(&seconds.append);
         cache_->Attend(layer, params, queries, worker, workers);
-        barrier.arrive_and_wait();
+        barrier.Wait();
         lap(&seconds.attend);
       }
     });

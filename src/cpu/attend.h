@@ -12,7 +12,10 @@
 
 namespace tersekv {
 
-// Memory of one worker for the largest tile of a plan.
+inline constexpr int kMaxBlocks = 8;                   // pages, or blocks of raw tokens, of a chunk
+inline constexpr size_t kRowStride = kChunkTokens + 16;  // of scores and pairs; no power of two: rows share cache sets
+
+// Memory of one worker for the largest tile of a plan; the length of the history does not matter.
 class AttendScratch {
  public:
   void Reserve(const AttendPlan& plan, const LayerShape& shape, int page_tokens);
@@ -21,17 +24,16 @@ class AttendScratch {
   float *q_raw = nullptr, *q_rotated = nullptr;  // [rows, head_dim_k]
   float* q_mean = nullptr;                       // [rows] <q, mean>
   float* q_unit = nullptr;                       // [rows] value of 1 in q_pairs
-  uint32_t* q_pairs = nullptr;                   // [rows, head_dim_k / 2], see PairRows
+  uint32_t* q_pairs = nullptr;                   // [rows, kRowStride], see PairRows
   int32_t* q_start = nullptr;                    // [rows]
   float* slope = nullptr;                        // [rows] of ALiBi
-  float* reference = nullptr;                    // [rows] score whose weight is 1
-  float *alpha = nullptr, *beta = nullptr;       // [rows] factors of what is there and of what comes
-  float *k_scale = nullptr, *v_scale = nullptr;  // [tile_tokens]
+  float *k_scale = nullptr, *v_scale = nullptr;  // [kChunkTokens]
   float* k_tile = nullptr;                       // [head_dim_k, tile_tokens]
   float* v_tile = nullptr;                       // [tile_tokens, stride]
-  float* scores = nullptr;                       // [rows, tile_tokens]
-  uint32_t* w_pairs = nullptr;                   // [rows, tile_tokens / 2], see PairRows
-  int32_t* w_start = nullptr;                    // [rows]
+  float* scores = nullptr;                       // [rows, kRowStride]; then weights, or their pairs (PairRows)
+  float* reference = nullptr;                    // [rows, kMaxBlocks] largest score of a block
+  float* factor = nullptr;                       // [rows, kMaxBlocks] of a block's weighted values
+  int32_t* w_start = nullptr;                    // [rows, kMaxBlocks], see PairRows
   float* row = nullptr;                          // [4 * max head_dim]
   float* packed_fold = nullptr;                  // StateFold memory
   float* raw_fold = nullptr;

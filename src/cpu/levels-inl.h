@@ -27,15 +27,26 @@ using V16 = hn::Vec<D16>;
 
 inline constexpr int kLift = 128;
 
-// Levels of one block column of a vector's width: byte 4l + b of at(step, half) is k = step + 4b, n = 16 * half + l.
-struct BlockLevels {
-  V8 at[4][2];
-  // Operands of pair j in 0..7: 16-bit lanes 2l and 2l + 1 are k = j and j + 8 of n = 16 * half + l.
-  HWY_INLINE V16 Pair(int j, int half) const {
-    const V16 both = hn::BitCast(D16(), at[j % 4][half]);
-    return j < 4 ? hn::And(both, hn::Set(D16(), uint16_t{0xff})) : hn::ShiftRight<8>(both);
-  }
+// Levels of one step of a block, a vector wide: byte 4l + b of half h is k = step + 4b, n = 16 * h + l.
+struct StepLevels {
+  V8 half[2];
 };
+
+// The same as operands: 16-bit lanes 2l and 2l + 1 of low[h] are k = step and step + 8 of n = 16 * h + l; of high[h],
+// k = step + 4 and step + 12.
+struct StepPairs {
+  V16 low[2], high[2];
+};
+
+HWY_INLINE StepPairs ToPairs(const StepLevels& levels) {
+  StepPairs pairs;
+  for (int h = 0; h < 2; ++h) {
+    const V16 both = hn::BitCast(D16(), levels.half[h]);
+    pairs.low[h] = hn::And(both, hn::Set(D16(), uint16_t{0xff}));
+    pairs.high[h] = hn::ShiftRight<8>(both);
+  }
+  return pairs;
+}
 
 template <int kBits>
 class BlockReader {
@@ -61,38 +72,22 @@ class BlockReader {
   }
 
   // block: 64-byte rows; part: which vector of each row.
-  HWY_INLINE BlockLevels Read(const uint8_t* HWY_RESTRICT block, size_t part) const {
+  template <int kStep>
+  HWY_INLINE StepLevels Read(const uint8_t* HWY_RESTRICT block, size_t part) const {
     const uint8_t* HWY_RESTRICT rows = block + part * hn::Lanes(D8());
-    BlockLevels out;
-    if constexpr (kBits == 2) {
-      ReadCrumbs<0>(rows, out);
-      ReadCrumbs<2>(rows, out);
+    if constexpr (kBits == 8) {
+      return {{Row(rows, 2 * kStep), Row(rows, 2 * kStep + 1)}};
+    } else if constexpr (kBits == 4 || (kBits == 3 && kStep < 3)) {
+      return LookUp(first_, Row(rows, kStep));
     } else if constexpr (kBits == 3) {
-      const V8 w0 = Row(rows, 0), w1 = Row(rows, 1), w2 = Row(rows, 2);
-      const V8 last = hn::Or(hn::Or(hn::And(Shift<3>(w0), Byte(0x11)), hn::And(Shift<2>(w1), Byte(0x22))),
-                             hn::And(Shift<1>(w2), Byte(0x44)));
-      LookUp(w0, out.at[0]);
-      LookUp(w1, out.at[1]);
-      LookUp(w2, out.at[2]);
-      LookUp(last, out.at[3]);
-    } else if constexpr (kBits == 4) {
-      for (int i = 0; i < 4; ++i) LookUp(Row(rows, i), out.at[i]);
-    } else if constexpr (kBits == 8) {
-      for (int i = 0; i < 4; ++i) {
-        out.at[i][0] = Row(rows, 2 * i);
-        out.at[i][1] = Row(rows, 2 * i + 1);
-      }
+      return LookUp(first_, hn::Or(hn::Or(hn::And(Shift<3>(Row(rows, 0)), Byte(0x11)),
+                                          hn::And(Shift<2>(Row(rows, 1)), Byte(0x22))),
+                                   hn::And(Shift<1>(Row(rows, 2)), Byte(0x44))));
+    } else if constexpr (kBits == 2) {  // each nibble holds a code of two steps
+      return LookUp(kStep % 2 == 0 ? first_ : second_, Row(rows, kStep / 2));
     } else {
-      ReadPlanes<0, 0>(rows, out);
-      ReadPlanes<0, 1>(rows, out);
-      ReadPlanes<1, 0>(rows, out);
-      ReadPlanes<1, 1>(rows, out);
-      ReadPlanes<2, 0>(rows, out);
-      ReadPlanes<2, 1>(rows, out);
-      ReadPlanes<3, 0>(rows, out);
-      ReadPlanes<3, 1>(rows, out);
+      return {{ReadPlanes<kStep, 0>(rows), ReadPlanes<kStep, 1>(rows)}};
     }
-    return out;
   }
 
  private:
@@ -105,38 +100,28 @@ class BlockReader {
   static HWY_INLINE V8 Shift(V8 v) {
     return hn::BitCast(D8(), hn::ShiftRight<kBy>(hn::BitCast(D16(), v)));
   }
-  HWY_INLINE void LookUp(V8 nibbles, V8 (&out)[2]) const {
-    out[0] = hn::TableLookupBytes(first_, hn::And(nibbles, Byte(15)));
-    out[1] = hn::TableLookupBytes(first_, hn::And(Shift<4>(nibbles), Byte(15)));
-  }
-  // Two steps of a 2-bit plane: each nibble holds a code of both.
-  template <int kStep>
-  HWY_INLINE void ReadCrumbs(const uint8_t* rows, BlockLevels& out) const {
-    const V8 row = Row(rows, kStep / 2);
-    const V8 halves[2] = {hn::And(row, Byte(15)), hn::And(Shift<4>(row), Byte(15))};
-    for (int half = 0; half < 2; ++half) {
-      out.at[kStep][half] = hn::TableLookupBytes(first_, halves[half]);
-      out.at[kStep + 1][half] = hn::TableLookupBytes(second_, halves[half]);
-    }
+  static HWY_INLINE StepLevels LookUp(V8 table, V8 nibbles) {
+    return {{hn::TableLookupBytes(table, hn::And(nibbles, Byte(15))),
+             hn::TableLookupBytes(table, hn::And(Shift<4>(nibbles), Byte(15)))}};
   }
   // A nibble and the planes above it: 5 = magnitude, sign; 6 = magnitude (5 bits), sign; 7 = a grid.
   template <int kStep, int kHalf>
-  HWY_INLINE void ReadPlanes(const uint8_t* rows, BlockLevels& out) const {
+  HWY_INLINE V8 ReadPlanes(const uint8_t* rows) const {
     constexpr int kCrumb = 4 * kHalf + 2 * (kStep % 2);
     constexpr int kBit = 2 * kStep + kHalf;
     const V8 nibble = hn::And(Shift<4 * kHalf>(Row(rows, kStep)), Byte(15));
     if constexpr (kBits == 5) {
       const V8 value = hn::TableLookupBytes(first_, nibble);
-      out.at[kStep][kHalf] = Signed(value, hn::TestBit(Row(rows, 4), Byte(1 << kBit)));
+      return Signed(value, hn::TestBit(Row(rows, 4), Byte(1 << kBit)));
     } else if constexpr (kBits == 6) {
       const V8 crumbs = Row(rows, 4 + kStep / 2);
       const V8 value = hn::IfThenElse(hn::TestBit(crumbs, Byte(1 << kCrumb)), hn::TableLookupBytes(second_, nibble),
                                       hn::TableLookupBytes(first_, nibble));
-      out.at[kStep][kHalf] = Signed(value, hn::TestBit(crumbs, Byte(2 << kCrumb)));
+      return Signed(value, hn::TestBit(crumbs, Byte(2 << kCrumb)));
     } else {
       const V8 middle = hn::And(ToBit4<kCrumb>(Row(rows, 4 + kStep / 2)), Byte(0x30));
       const V8 top = hn::And(ToBit6<kBit>(Row(rows, 6)), Byte(0x40));
-      out.at[kStep][kHalf] = hn::Add(hn::Or(hn::Or(nibble, middle), top), Byte(kLift - LevelsOf(7).grid));
+      return hn::Add(hn::Or(hn::Or(nibble, middle), top), Byte(kLift - LevelsOf(7).grid));
     }
   }
   template <int kFrom>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one product of attention: out[r][n] = alpha[r] * out[r][n] + sum_k x[r][k] * tile[k][n]. Scores and outputs both
-// are that (k = channels, n = tokens; then k = tokens, n = channels). Every row sees the same order of operations,
-// however many rows come along. Per-target include guard.
+// The one product of attention in fp32: out[r][n] (+)= sum_k x[r][k] * tile[k][n]. Scores and outputs both are that
+// (k = channels, n = tokens; then k = tokens, n = channels). Every row sees the same order of operations, however many
+// rows come along. Per-target include guard.
 
 #if defined(TERSEKV_CPU_MULTIPLY_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TERSEKV_CPU_MULTIPLY_INL_H_
@@ -25,7 +25,7 @@ struct Product {
   size_t depth;  // k
   float* out;
   size_t out_stride;
-  const float* alpha;  // [rows], or null: out is overwritten
+  bool add;  // to what is there, or overwrite it
 };
 
 // kRows rows x kVectors vectors of columns, in registers.
@@ -36,9 +36,7 @@ HWY_INLINE void ProductBlock(const Product& p, size_t row, size_t column) {
   hn::Vec<decltype(d)> sum[kRows][kVectors];
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t v = 0; v < kVectors; ++v) {
-      sum[r][v] = p.alpha == nullptr ? hn::Zero(d)
-                                     : hn::Mul(hn::Set(d, p.alpha[row + r]),
-                                               hn::LoadU(d, p.out + (row + r) * p.out_stride + column + v * lanes));
+      sum[r][v] = p.add ? hn::LoadU(d, p.out + (row + r) * p.out_stride + column + v * lanes) : hn::Zero(d);
     }
   }
   const float* tile = p.tile + column;

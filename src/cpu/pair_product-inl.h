@@ -10,8 +10,11 @@
 #define TERSEKV_CPU_PAIR_PRODUCT_INL_H_
 #endif
 
+#include <type_traits>
+
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "src/cpu/attend.h"
 #include "src/cpu/levels-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -48,8 +51,13 @@ class CodeSource {
   CodeSource(const uint8_t* codes, size_t depth, const uint8_t* next)
       : codes_(codes), next_(next), blocks_(depth / kBlockDepth) {}
 
-  HWY_INLINE BlockLevels Read(size_t column, size_t part, size_t m) const {
-    return reader_.Read(codes_ + (column * blocks_ + m) * BlockBytes(kBits), part);
+  template <int kStep>
+  HWY_INLINE StepLevels Levels(size_t column, size_t part, size_t m) const {
+    return reader_.template Read<kStep>(codes_ + (column * blocks_ + m) * BlockBytes(kBits), part);
+  }
+  template <int kStep>
+  HWY_INLINE StepPairs Pairs(size_t column, size_t part, size_t m) const {
+    return ToPairs(Levels<kStep>(column, part, m));
   }
   // One block's bytes ahead: each line of the next page is asked for once.
   HWY_INLINE void Prefetch(size_t column, size_t m) const {
@@ -70,15 +78,12 @@ class PairSource {
  public:
   PairSource(const uint16_t* tile, size_t depth) : tile_(tile), blocks_(depth / kBlockDepth) {}
 
-  struct Pairs {
-    const uint16_t* at;
-    HWY_INLINE V16 Pair(int j, int half) const {
-      return hn::Load(D16(), at + static_cast<size_t>(2 * j + half) * hn::Lanes(D16()));
-    }
-  };
-  HWY_INLINE Pairs Read(size_t column, size_t part, size_t m) const {
-    const size_t parts = kBlockRowBytes / hn::Lanes(D8());
-    return {tile_ + ((column * parts + part) * blocks_ + m) * 16 * hn::Lanes(D16())};
+  template <int kStep>
+  HWY_INLINE StepPairs Pairs(size_t column, size_t part, size_t m) const {
+    const size_t parts = kBlockRowBytes / hn::Lanes(D8()), lanes = hn::Lanes(D16());
+    const uint16_t* at = tile_ + (((column * parts + part) * blocks_ + m) * 4 + kStep) * 4 * lanes;
+    return {{hn::Load(D16(), at), hn::Load(D16(), at + lanes)},
+            {hn::Load(D16(), at + 2 * lanes), hn::Load(D16(), at + 3 * lanes)}};
   }
   HWY_INLINE void Prefetch(size_t, size_t) const {}
   bool prefetches() const { return false; }
@@ -88,6 +93,15 @@ class PairSource {
   size_t blocks_;
 };
 
+// Calls f(std::integral_constant<int, step>) for the four steps of a block.
+template <class F>
+HWY_INLINE void ForEachStep(F&& f) {
+  f(std::integral_constant<int, 0>());
+  f(std::integral_constant<int, 1>());
+  f(std::integral_constant<int, 2>());
+  f(std::integral_constant<int, 3>());
+}
+
 // codes of depth x width -> what PairSource reads: [depth * width] values, aligned.
 template <int kBits>
 void DecodePairs(const uint8_t* codes, size_t depth, size_t width, const uint8_t* next, uint16_t* tile) {
@@ -96,31 +110,33 @@ void DecodePairs(const uint8_t* codes, size_t depth, size_t width, const uint8_t
     for (size_t part = 0; part < kBlockRowBytes / hn::Lanes(D8()); ++part) {
       for (size_t m = 0; m < depth / kBlockDepth; ++m) {
         if (part == 0 && source.prefetches()) source.Prefetch(column, m);
-        const BlockLevels levels = source.Read(column, part, m);
-        for (int j = 0; j < 8; ++j) {
-          for (int half = 0; half < 2; ++half, tile += hn::Lanes(D16())) {
-            hn::Store(levels.Pair(j, half), D16(), tile);
+        ForEachStep([&](auto step) HWY_ATTR {
+          const StepPairs pairs = source.template Pairs<step>(column, part, m);
+          for (const V16 v : {pairs.low[0], pairs.low[1], pairs.high[0], pairs.high[1]}) {
+            hn::Store(v, D16(), tile);
+            tile += hn::Lanes(D16());
           }
-        }
+        });
       }
     }
   }
 }
 
-// Factors of each row: pairs[r * stride + 8 * m + j] holds x[16 m + j] (low half) and x[16 m + j + 8].
+// Factors of each row: pairs[r * kRowStride + 8 * m + j] holds x[16 m + j] (low half) and x[16 m + j + 8]. The distance of
+// rows is a constant, so that one pointer serves all of them.
 struct PairRows {
   const uint32_t* pairs;
-  size_t stride;
-  const int32_t* start;   // [rows] -kLift * sum of x: what the sums begin with
+  const int32_t* start;   // [rows * start_stride] -kLift * sum of x: what the sums begin with
+  size_t start_stride;
   size_t m_begin, m_end;  // blocks of k that count; x is 0 elsewhere
 };
 
-// out[r][n] = alpha[r] * out[r][n] + beta[r] * sum, or the sum alone when alpha is null.
+// out[r][n] = sum, or out[r][n] += factor[r * factor_stride] * sum when there are factors.
 struct SumsOut {
   float* out;
   size_t stride;
-  const float* alpha;
-  const float* beta;
+  const float* factor = nullptr;
+  size_t factor_stride = 0;
 };
 
 template <int kRows, int kColumns, class Source>
@@ -131,38 +147,38 @@ HWY_INLINE void PairBlock(const Source& source, const PairRows& x, const SumsOut
   VI sum[kRows][kColumns][2];
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kColumns; ++c) {
-      sum[r][c][0] = sum[r][c][1] = hn::Set(d, x.start[row + static_cast<size_t>(r)]);
+      sum[r][c][0] = sum[r][c][1] = hn::Set(d, x.start[(row + static_cast<size_t>(r)) * x.start_stride]);
     }
   }
   const bool prefetch = row == 0 && part == 0 && source.prefetches();
-  const uint32_t* HWY_RESTRICT pairs = x.pairs + row * x.stride;
-  for (size_t m = x.m_begin; m < x.m_end; ++m) {
-    decltype(source.Read(0, 0, 0)) levels[kColumns];
-    for (int c = 0; c < kColumns; ++c) {
-      if (prefetch) source.Prefetch(column + static_cast<size_t>(c), m);
-      levels[c] = source.Read(column + static_cast<size_t>(c), part, m);
-    }
-    HWY_UNROLL(8)
-    for (int j = 0; j < 8; ++j) {
+  const uint32_t* HWY_RESTRICT pairs = x.pairs + row * kRowStride + kPairStride * x.m_begin;
+  for (size_t m = x.m_begin; m < x.m_end; ++m, pairs += kPairStride) {
+    for (int c = 0; c < kColumns && prefetch; ++c) source.Prefetch(column + static_cast<size_t>(c), m);
+    ForEachStep([&](auto step) HWY_ATTR {
+      StepPairs levels[kColumns];
+      for (int c = 0; c < kColumns; ++c) {
+        levels[c] = source.template Pairs<step>(column + static_cast<size_t>(c), part, m);
+      }
       HWY_UNROLL(4)
       for (int r = 0; r < kRows; ++r) {
-        const V16 factor = hn::BitCast(
-            D16(), hn::Set(D32(), pairs[static_cast<size_t>(r) * x.stride + 8 * m + static_cast<size_t>(j)]));
+        const uint32_t* at = pairs + static_cast<size_t>(r) * kRowStride + step;
+        const V16 low = hn::BitCast(D16(), hn::Set(D32(), at[0])), high = hn::BitCast(D16(), hn::Set(D32(), at[4]));
         for (int c = 0; c < kColumns; ++c) {
-          sum[r][c][0] = AddPairs(sum[r][c][0], levels[c].Pair(j, 0), factor);
-          sum[r][c][1] = AddPairs(sum[r][c][1], levels[c].Pair(j, 1), factor);
+          for (int half = 0; half < 2; ++half) {
+            sum[r][c][half] = AddPairs(sum[r][c][half], levels[c].low[half], low);
+            sum[r][c][half] = AddPairs(sum[r][c][half], levels[c].high[half], high);
+          }
         }
       }
-    }
+    });
   }
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t c = 0; c < kColumns; ++c) {
       for (size_t half = 0; half < 2; ++half) {
         float* out = to.out + (row + r) * to.stride + (column + c) * kBlockWidth + half * 16 + part * hn::Lanes(d);
         auto value = hn::ConvertTo(df, sum[r][c][half]);
-        if (to.alpha != nullptr) {
-          value = hn::MulAdd(hn::Set(df, to.alpha[row + r]), hn::LoadU(df, out),
-                             hn::Mul(value, hn::Set(df, to.beta[row + r])));
+        if (to.factor != nullptr) {
+          value = hn::MulAdd(hn::Set(df, to.factor[(row + r) * to.factor_stride]), value, hn::LoadU(df, out));
         }
         hn::StoreU(value, df, out);
       }

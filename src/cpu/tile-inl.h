@@ -14,13 +14,12 @@
 #include "src/codec/list.h"
 #include "src/codec/page_layout.h"
 #include "src/cpu/pair_product-inl.h"
+#include "src/cpu/weigh-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tersekv {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-using DF = hn::CappedTag<float, 16>;
 
 // codes of depth x width -> their levels, [depth][stride].
 template <int kBits>
@@ -33,21 +32,21 @@ void DecodeFloats(const uint8_t* codes, size_t depth, size_t width, const uint8_
     for (size_t part = 0; part < kBlockRowBytes / hn::Lanes(D8()); ++part) {
       for (size_t m = 0; m < depth / kBlockDepth; ++m) {
         if (part == 0 && source.prefetches()) source.Prefetch(column, m);
-        const BlockLevels levels = source.Read(column, part, m);
         const auto store = [&](size_t k, size_t half, hn::Vec<D32> v) HWY_ATTR {
           const auto value = hn::ConvertTo(DF(), hn::BitCast(di, hn::And(v, hn::Set(D32(), 0xffu))));
           float* to = out + (m * kBlockDepth + k) * stride + column * kBlockWidth + half * 16 + part * hn::Lanes(di);
           hn::StoreU(hn::Sub(value, lift), DF(), to);
         };
-        for (size_t step = 0; step < 4; ++step) {
+        ForEachStep([&](auto step) HWY_ATTR {
+          const StepLevels levels = source.template Levels<step>(column, part, m);
           for (size_t half = 0; half < 2; ++half) {
-            const auto bytes = hn::BitCast(D32(), levels.at[step][half]);
+            const auto bytes = hn::BitCast(D32(), levels.half[half]);
             store(step, half, bytes);
             store(step + 4, half, hn::ShiftRight<8>(bytes));
             store(step + 8, half, hn::ShiftRight<16>(bytes));
             store(step + 12, half, hn::ShiftRight<24>(bytes));
           }
-        }
+        });
       }
     }
   }
@@ -113,11 +112,10 @@ inline void LoadRawVTile(const SideLayout& side, const uint8_t* unit, size_t beg
   }
 }
 
-// A packed side -> tile [depth][stride] of levels.
-inline void LoadLevels(const SideLayout& side, const uint8_t* unit, const uint8_t* next, float* tile, size_t stride) {
+// A packed side's codes -> tile [depth][stride] of levels.
+inline void LoadLevels(const SideLayout& side, const uint8_t* codes, const uint8_t* next, float* tile, size_t stride) {
   WithBits(side.bits, [&](auto bits) HWY_ATTR {
-    DecodeFloats<bits>(unit + side.codes_offset, side.depth(), side.width(),
-                       next != nullptr ? next + side.codes_offset : nullptr, tile, stride);
+    DecodeFloats<bits>(codes, side.depth(), side.width(), next, tile, stride);
   });
 }
 

@@ -67,16 +67,20 @@ class TileWork {
   // Packed chunks [begin, end) joined to one state.
   SoftmaxState Packed(int64_t begin, int64_t end) {
     return Fold(s_.packed_fold, begin, end, view_.layout->page_tokens,
-                [&](int64_t first, int64_t n) { return visible_.AnyPacked(first, n); },
-                [&](int64_t first, const Visible& any, const SoftmaxState& state) { PackedPage(first, any, state); });
+                [&](int q, int64_t first, int64_t n) { return visible_.Packed(q, first, n); },
+                [&](int64_t first, const ChunkBlocks& seen, const SoftmaxState& state) {
+                  PackedChunk(first, seen, state);
+                });
   }
 
   // The raw tokens (sinks and window) joined to one state.
   SoftmaxState Raw() {
     const int64_t chunks = view_.layout->k.raw() ? 0 : visible_.last().order / kChunkTokens + 1;
     return Fold(s_.raw_fold, 0, chunks, kRawBlock,
-                [&](int64_t first, int64_t n) { return visible_.AnyRaw(first, n); },
-                [&](int64_t first, const Visible& any, const SoftmaxState& state) { RawBlock(first, any, state); });
+                [&](int q, int64_t first, int64_t n) { return visible_.Raw(q, first, n); },
+                [&](int64_t first, const ChunkBlocks& seen, const SoftmaxState& state) {
+                  RawChunk(first, seen, state);
+                });
   }
 
   // Joins both, undoes the value transform, writes the outputs.
@@ -120,25 +124,28 @@ class TileWork {
   const StepQuery& Query(int r) const { return visible_.query(r / group_); }
   int Head(int r) const { return tile_.kv_head * group_ + r % group_; }
 
-  // Chunks [begin, end) in blocks of n tokens: those that any query sees go into their chunk's state.
-  template <class Any, class Block>
-  SoftmaxState Fold(float* memory, int64_t begin, int64_t end, int64_t n, Any&& any, Block&& block) {
+  // Chunks [begin, end): each that any query sees gets a state; visible(q, first, n) in columns of [first, first + n).
+  template <class V, class C>
+  SoftmaxState Fold(float* memory, int64_t begin, int64_t end, int64_t block_tokens, V&& visible, C&& chunk_work) {
     StateFold fold(memory, rows_, stride_, static_cast<int>(dv_));
     for (int64_t chunk = begin; chunk < end; ++chunk) {
-      bool seen = false;
-      SoftmaxState state;
-      for (int64_t first = chunk * kChunkTokens; first < (chunk + 1) * kChunkTokens; first += n) {
-        const Visible visible = any(first, n);
-        if (visible.empty()) continue;
-        if (!seen) state = fold.Next();
-        seen = true;
-        block(first, visible, state);
+      const int64_t first = chunk * kChunkTokens;
+      ChunkBlocks seen;
+      for (int64_t at = 0; at < kChunkTokens; at += block_tokens) {
+        const Visible any =
+            visible_.Any(block_tokens, [&](int q) { return visible(q, first + at, block_tokens); });
+        if (any.empty()) continue;
+        ChunkBlocks::Block& block = seen.block[seen.count++];
+        block.at = block.begin = at;
+        block.end = at + block_tokens;
+        block.any = any;
       }
-      if (seen) {
-        fold.Push(0);
-      } else {
+      if (seen.count == 0) {
         fold.PushEmpty(0);
+        continue;
       }
+      chunk_work(first, seen, fold.Next());
+      fold.Push(0);
     }
     return fold.Finish();
   }
@@ -161,7 +168,7 @@ class TileWork {
     float largest = 0;
     for (size_t c = 0; c < dk_; ++c) largest = std::max(largest, std::fabs(q[c]));
     const float factor = largest > 0 ? limit / largest : 0.0f;
-    uint32_t* pairs = s_.q_pairs + static_cast<size_t>(r) * dk_ / 2;
+    uint32_t* pairs = s_.q_pairs + static_cast<size_t>(r) * kRowStride;
     int32_t sum = 0;
     const auto quantised = [&](size_t c) { return static_cast<int32_t>(std::nearbyint(q[c] * factor)); };
     for (size_t m = 0; m < dk_; m += kBlockDepth) {
@@ -175,65 +182,90 @@ class TileWork {
     s_.q_unit[r] = largest / limit;
   }
 
-  HWY_ATTR void PackedPage(int64_t first, const Visible& any, const SoftmaxState& state) {
-    const PageLayout& layout = *view_.layout;
-    const int64_t page = first / layout.page_tokens;
-    const size_t at = static_cast<size_t>(tile_.kv_head) * layout.unit_bytes;
-    const uint8_t* unit = view_.pages[page].data() + at;
-    const bool last = first + layout.page_tokens >= visible_.last().packed_end - view_.sink;
-    const uint8_t* next = last ? nullptr : view_.pages[page + 1].data() + at;
-    ScoredBlock block;
-    block.n = block.end = layout.page_tokens;
-    block.positions = view_.positions + view_.sink + first;
-    block.integers = integers_;
-    if (layout.k.raw()) {
-      LoadRawKTile(layout.k, unit, s_.k_tile);
-      LoadRawVTile(layout.v, unit, static_cast<size_t>(any.begin()), static_cast<size_t>(any.end()), s_.v_tile,
-                   stride_);
-    } else {
-      WidenScales(layout.k, unit, s_.k_scale);
-      block.largest_v_scale = WidenScales(layout.v, unit, s_.v_scale);
-      block.k_scale = s_.k_scale;
-      block.v_scale = s_.v_scale;
-    }
-    const auto visible = [&](int q) { return visible_.Packed(q, first, block.n); };
-    if (integers_) return AddIntegers(block, unit, next, any, visible, state);
-    if (!layout.k.raw()) {
-      LoadLevels(layout.k, unit, next, s_.k_tile, layout.k.width());
-      LoadLevels(layout.v, unit, next, s_.v_tile, stride_);
-    }
-    AddFloats(block, layout.k.raw() ? s_.q_raw : s_.q_rotated, any, visible, state);
+  const uint8_t* Unit(int64_t page) const {
+    return view_.pages[page].data() + static_cast<size_t>(tile_.kv_head) * view_.layout->unit_bytes;
   }
 
-  HWY_ATTR void RawBlock(int64_t first, const Visible& any, const SoftmaxState& state) {
-    const size_t head = static_cast<size_t>(tile_.kv_head);
-    ScoredBlock block;
-    block.n = kRawBlock;
-    block.begin = any.begin() & ~int64_t{15};
-    block.end = (any.end() + 15) & ~int64_t{15};
-    block.positions = view_.positions + first;
+  HWY_ATTR void PackedChunk(int64_t first, ChunkBlocks chunk, const SoftmaxState& state) {
+    const PageLayout& layout = *view_.layout;
+    const uint8_t* units[kMaxBlocks + 1];
+    for (int b = 0; b < chunk.count; ++b) units[b] = Unit((first + chunk.block[b].at) / layout.page_tokens);
+    const int64_t behind = first + kChunkTokens;
+    const bool more = behind < visible_.last().packed_end - view_.sink;
+    units[chunk.count] = more ? Unit(behind / layout.page_tokens) : nullptr;
+    chunk.positions = view_.positions + view_.sink + first;
+    chunk.scaled = !layout.k.raw();
+    chunk.integers = integers_;
+    for (int b = 0; b < chunk.count; ++b) {
+      ChunkBlocks::Block& block = chunk.block[b];
+      if (chunk.scaled) {
+        WidenScales(layout.k, units[b], units[b + 1], s_.k_scale + block.at);
+        block.largest_v_scale = WidenScales(layout.v, units[b], units[b + 1], s_.v_scale + block.at);
+      }
+      // What is read next is asked for meanwhile: the next page's K, behind the last one the first V.
+      const uint8_t* next = b + 1 < chunk.count ? units[b + 1] + layout.k.codes_offset : units[0] + layout.v.codes_offset;
+      Scores(block, units[b], next);
+    }
+    ToWeights(chunk, state, [&](int q) { return visible_.Packed(q, first, kChunkTokens); });
+    for (int b = 0; b < chunk.count; ++b) {
+      const uint8_t* next = b + 1 < chunk.count ? units[b + 1] + layout.v.codes_offset
+                            : more              ? units[b + 1] + layout.k.codes_offset
+                                                : nullptr;
+      Values(chunk.block[b], b, units[b], next, state);
+    }
+  }
+
+  HWY_ATTR void RawChunk(int64_t first, ChunkBlocks chunk, const SoftmaxState& state) {
+    chunk.positions = view_.positions + first;
+    for (int b = 0; b < chunk.count; ++b) {
+      ChunkBlocks::Block& block = chunk.block[b];
+      block.begin = block.at + (block.any.begin() & ~int64_t{15});
+      block.end = block.at + ((block.any.end() + 15) & ~int64_t{15});
+      LoadRawRows(first + block.at, block.any, 0, [&](int64_t t) {
+        TransposeFour(s_.row, dk_, s_.k_tile + t, static_cast<size_t>(kRawBlock));
+      });
+      const size_t column = static_cast<size_t>(block.begin - block.at);
+      Multiply({s_.q_raw, dk_, s_.k_tile + column, static_cast<size_t>(kRawBlock), dk_, s_.scores + block.begin,
+                kRowStride, false},
+               static_cast<size_t>(rows_), static_cast<size_t>(block.end - block.begin));
+    }
+    ToWeights(chunk, state, [&](int q) { return visible_.Raw(q, first, kChunkTokens); });
+    for (int b = 0; b < chunk.count; ++b) {
+      LoadRawRows(first + chunk.block[b].at, chunk.block[b].any, 1, [&](int64_t t) {
+        for (size_t i = 0; i < 4; ++i) {
+          std::memcpy(s_.v_tile + (static_cast<size_t>(t) + i) * stride_, s_.row + i * dv_, dv_ * sizeof(float));
+        }
+      });
+      AddFloats(chunk.block[b], state);
+    }
+  }
+
+  // Rows of K (side 0) or V that are seen, four at a time in s_.row; what nobody sees is zero. store(t): t is the
+  // first one's token.
+  template <class F>
+  HWY_ATTR void LoadRawRows(int64_t first, const Visible& any, int side, F&& store) {
+    const size_t d = side == 0 ? dk_ : dv_;
     for (int64_t t = any.begin() & ~int64_t{3}; t < any.end(); t += 4) {
       for (int64_t i = 0; i < 4; ++i) {
-        float* k_row = s_.row + static_cast<size_t>(i) * dk_;
-        float* v_row = s_.v_tile + static_cast<size_t>(t + i) * stride_;
+        float* row = s_.row + static_cast<size_t>(i) * d;
         if (any.sees(t + i)) {
-          WidenF16(view_.raw[0].Row(first + t + i) + head * dk_, dk_, k_row);
-          WidenF16(view_.raw[1].Row(first + t + i) + head * dv_, dv_, v_row);
+          WidenF16(view_.raw[side].Row(first + t + i) + static_cast<size_t>(tile_.kv_head) * d, d, row);
         } else {  // before, behind, or packed tokens between sinks and window
-          std::memset(k_row, 0, dk_ * sizeof(float));
-          std::memset(v_row, 0, stride_ * sizeof(float));
+          std::memset(row, 0, d * sizeof(float));
         }
       }
-      TransposeFour(s_.row, dk_, s_.k_tile + t, static_cast<size_t>(kRawBlock));
+      store(t);
     }
-    AddFloats(block, s_.q_raw, any, [&](int q) { return visible_.Raw(q, first, kRawBlock); }, state);
   }
 
-  // bf16 -> fp32; the largest.
-  HWY_ATTR float WidenScales(const SideLayout& side, const uint8_t* unit, float* out) const {
+  // bf16 -> fp32; the largest. next: the unit that follows, or null.
+  HWY_ATTR float WidenScales(const SideLayout& side, const uint8_t* unit, const uint8_t* next, float* out) const {
     const DF d;
     const hn::Rebind<uint16_t, DF> d16;
     const uint16_t* scales = reinterpret_cast<const uint16_t*>(unit + side.scales_offset);
+    for (size_t i = 0; next != nullptr && i < side.scales_bytes(); i += kBlockRowBytes) {
+      hwy::Prefetch(next + side.scales_offset + i);
+    }
     auto largest = hn::Zero(d);
     for (size_t t = 0; t < static_cast<size_t>(side.page_tokens); t += hn::Lanes(d)) {
       const auto bits = hn::PromoteTo(hn::RebindToUnsigned<DF>(), hn::LoadU(d16, scales + t));
@@ -245,49 +277,62 @@ class TileWork {
   }
 
   template <class F>
-  void ToWeights(const ScoredBlock& block, F&& visible, const SoftmaxState& state) {
-    for (int r = 0; r < rows_; ++r) weigher_.Score(block, r, visible(r / group_), Query(r).position);
-    weigher_.Rescale(block, rows_, state);
-    for (int r = 0; r < rows_; ++r) weigher_.Weigh(block, r, visible(r / group_), state);
+  void ToWeights(const ChunkBlocks& chunk, const SoftmaxState& state, F&& visible) {
+    weigher_.Weigh(chunk, rows_, state, [&](int r) { return visible(r / group_); },
+                   [&](int r) { return Query(r).position; });
   }
 
-  // A block whose tiles are loaded into the state.
-  template <class F>
-  HWY_ATTR void AddFloats(const ScoredBlock& block, const float* q, const Visible& any, F&& visible,
-                          const SoftmaxState& state) {
-    const size_t width = static_cast<size_t>(block.n), rows = static_cast<size_t>(rows_);
-    const size_t first = static_cast<size_t>(block.begin);
-    Multiply({q, dk_, s_.k_tile + first, width, dk_, s_.scores + first, width, nullptr}, rows,
-             static_cast<size_t>(block.end) - first);
-    ToWeights(block, visible, state);
-    const size_t begin = static_cast<size_t>(any.begin());
-    Multiply({s_.scores + begin, width, s_.v_tile + begin * stride_, stride_, static_cast<size_t>(any.end()) - begin,
-              state.acc, stride_, s_.alpha},
-             rows, stride_);
+  // Scores of a page. next: codes that are read after these.
+  HWY_ATTR void Scores(const ChunkBlocks::Block& block, const uint8_t* unit, const uint8_t* next) {
+    const SideLayout& k = view_.layout->k;
+    float* scores = s_.scores + block.at;
+    if (integers_) {
+      const PairRows queries = {s_.q_pairs, s_.q_start, 1, 0, dk_ / kBlockDepth};
+      return Sums(k, unit + k.codes_offset, next, queries, s_.k_tile, {scores, kRowStride});
+    }
+    if (k.raw()) {
+      LoadRawKTile(k, unit, s_.k_tile);
+    } else {
+      LoadLevels(k, unit + k.codes_offset, next, s_.k_tile, k.width());
+    }
+    Multiply({k.raw() ? s_.q_raw : s_.q_rotated, dk_, s_.k_tile, k.width(), dk_, scores, kRowStride, false},
+             static_cast<size_t>(rows_), k.width());
   }
 
-  // A packed page into the state.
-  template <class F>
-  HWY_ATTR void AddIntegers(const ScoredBlock& block, const uint8_t* unit, const uint8_t* next, const Visible& any,
-                            F&& visible, const SoftmaxState& state) {
-    const size_t n = static_cast<size_t>(block.n);
-    Sums(view_.layout->k, unit, next, {s_.q_pairs, dk_ / 2, s_.q_start, 0, dk_ / kBlockDepth}, s_.k_tile,
-         {s_.scores, n, nullptr, nullptr});
-    ToWeights(block, visible, state);
-    const PairRows weights = {s_.w_pairs, n / 2, s_.w_start, static_cast<size_t>(any.begin()) / kBlockDepth,
-                              (static_cast<size_t>(any.end()) + kBlockDepth - 1) / kBlockDepth};
-    Sums(view_.layout->v, unit, next, weights, s_.v_tile, {state.acc, stride_, s_.alpha, s_.beta});
+  // Weighted values of a page, block number b of the chunk, into the state.
+  HWY_ATTR void Values(const ChunkBlocks::Block& block, int b, const uint8_t* unit, const uint8_t* next,
+                       const SoftmaxState& state) {
+    const SideLayout& v = view_.layout->v;
+    const size_t begin = static_cast<size_t>(block.any.begin()), end = static_cast<size_t>(block.any.end());
+    if (integers_) {
+      const PairRows weights = {reinterpret_cast<const uint32_t*>(s_.scores) + block.at / 2,
+                                s_.w_start + b, kMaxBlocks, begin / kBlockDepth,
+                                (end + kBlockDepth - 1) / kBlockDepth};
+      return Sums(v, unit + v.codes_offset, next, weights, s_.v_tile, {state.acc, stride_, s_.factor + b, kMaxBlocks});
+    }
+    if (v.raw()) {
+      LoadRawVTile(v, unit, begin, end, s_.v_tile, stride_);
+    } else {
+      LoadLevels(v, unit + v.codes_offset, next, s_.v_tile, stride_);
+    }
+    AddFloats(block, state);
   }
 
-  HWY_ATTR void Sums(const SideLayout& side, const uint8_t* unit, const uint8_t* next, const PairRows& x, float* tile,
+  // Weights times the rows of v_tile that anyone sees.
+  HWY_ATTR void AddFloats(const ChunkBlocks::Block& block, const SoftmaxState& state) {
+    const size_t begin = static_cast<size_t>(block.any.begin()), end = static_cast<size_t>(block.any.end());
+    Multiply({s_.scores + static_cast<size_t>(block.at) + begin, kRowStride, s_.v_tile + begin * stride_, stride_,
+              end - begin, state.acc, stride_, true},
+             static_cast<size_t>(rows_), stride_);
+  }
+
+  HWY_ATTR void Sums(const SideLayout& side, const uint8_t* codes, const uint8_t* next, const PairRows& x, float* tile,
                      const SumsOut& out) {
     const size_t rows = static_cast<size_t>(rows_), depth = side.depth(), width = side.width();
-    const uint8_t* codes = unit + side.codes_offset;
-    const uint8_t* ahead = next != nullptr ? next + side.codes_offset : nullptr;
     WithBits(side.bits, [&](auto bits) HWY_ATTR {
-      if (rows_ <= kDirectRows) return PairProduct(CodeSource<bits>(codes, depth, ahead), x, rows, width, out);
+      if (rows_ <= kDirectRows) return PairProduct(CodeSource<bits>(codes, depth, next), x, rows, width, out);
       uint16_t* pairs = reinterpret_cast<uint16_t*>(tile);
-      DecodePairs<bits>(codes, depth, width, ahead, pairs);
+      DecodePairs<bits>(codes, depth, width, next, pairs);
       PairProduct(PairSource(pairs, depth), x, rows, width, out);
     });
   }

@@ -10,11 +10,13 @@
 
 namespace tersekv {
 
-// Tokens of a block that one query sees: [a0, a1) and [b0, b1), relative to the block.
+// Tokens that one query sees: [a0, a1) and [b0, b1), columns of a chunk or a block.
 struct Visible {
   int64_t a0 = 0, a1 = 0, b0 = 0, b1 = 0;
   bool empty() const { return a0 >= a1 && b0 >= b1; }
-  bool all(int64_t n) const { return (a0 <= 0 && a1 >= n) || (b0 <= 0 && b1 >= n) || (a0 <= 0 && a1 >= b0 && b1 >= n); }
+  bool covers(int64_t begin, int64_t end) const {
+    return (a0 <= begin && a1 >= end) || (b0 <= begin && b1 >= end) || (a0 <= begin && a1 >= b0 && b1 >= end);
+  }
   bool sees(int64_t t) const { return (t >= a0 && t < a1) || (t >= b0 && t < b1); }
   int64_t begin() const { return a0 < a1 ? (b0 < b1 ? std::min(a0, b0) : a0) : b0; }
   int64_t end() const { return b0 < b1 ? (a0 < a1 ? std::max(a1, b1) : b1) : a1; }
@@ -47,11 +49,15 @@ class TileVisibility {
                 n);
   }
   // What any query of the tile sees: the smallest two ranges that hold it.
-  Visible AnyPacked(int64_t first, int64_t n) const {
-    return Union(n, [&](int q) { return Packed(q, first, n); });
-  }
-  Visible AnyRaw(int64_t first, int64_t n) const {
-    return Union(n, [&](int q) { return Raw(q, first, n); });
+  template <class F>  // f(q): what query q sees, clipped to [0, n)
+  Visible Any(int64_t n, F&& visible) const {
+    Visible all = {n, 0, n, 0};
+    for (int q = 0; q < count_; ++q) {
+      const Visible v = visible(q);
+      if (v.a0 < v.a1) all.a0 = std::min(all.a0, v.a0), all.a1 = std::max(all.a1, v.a1);
+      if (v.b0 < v.b1) all.b0 = std::min(all.b0, v.b0), all.b1 = std::max(all.b1, v.b1);
+    }
+    return all;
   }
 
  private:
@@ -63,16 +69,6 @@ class TileVisibility {
     v.b0 = std::max<int64_t>(v.b0, 0);
     v.b1 = std::min(v.b1, n);
     return v;
-  }
-  template <class F>
-  Visible Union(int64_t n, F&& visible) const {
-    Visible all = {n, 0, n, 0};
-    for (int q = 0; q < count_; ++q) {
-      const Visible v = visible(q);
-      if (v.a0 < v.a1) all.a0 = std::min(all.a0, v.a0), all.a1 = std::max(all.a1, v.a1);
-      if (v.b0 < v.b1) all.b0 = std::min(all.b0, v.b0), all.b1 = std::max(all.b1, v.b1);
-    }
-    return all;
   }
 
   const StepQuery* queries_;

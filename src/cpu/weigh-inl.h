@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores of a block of tokens -> softmax weights of each row, and what that does to its running maximum and sum.
-// Per-target include guard.
+// Scores of a chunk of tokens -> softmax weights of each row. Per-target include guard.
 
 #if defined(TERSEKV_CPU_WEIGH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TERSEKV_CPU_WEIGH_INL_H_
@@ -13,6 +12,7 @@
 #include "hwy/highway.h"
 #include "src/attention/softmax_state.h"
 #include "src/cpu/attend.h"
+#include "src/cpu/levels-inl.h"
 #include "src/cpu/visible.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -25,168 +25,207 @@ using VF = hn::Vec<DF>;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr float kWeightLimit = 32767;  // of 16-bit weights
 
-// exp(x) for x <= 0, relative error below 5e-6: far below what a 16-bit weight can hold.
-HWY_INLINE VF ExpForWeights(VF x) {
+// Adding it rounds a float below 2^22 to an integer, which is then in the low bits.
+constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23
+constexpr uint32_t kRounderBits = 0x4b400000u;
+
+// 2^z for z <= 0, relative error below 5e-6: far below what a 16-bit weight can hold.
+HWY_INLINE VF Exp2ForWeights(VF z) {
   const DF d;
-  const hn::RebindToSigned<DF> di;
-  const VF z = hn::Max(hn::Mul(x, hn::Set(d, 1.44269504f)), hn::Set(d, -126.0f));
-  const VF whole = hn::Round(z);
-  const VF f = hn::Sub(z, whole);
+  const hn::RebindToUnsigned<DF> du;
+  z = hn::Max(z, hn::Set(d, -126.0f));
+  const VF rounded = hn::Add(z, hn::Set(d, kRounder));
+  const VF f = hn::Sub(z, hn::Sub(rounded, hn::Set(d, kRounder)));
   // 2^f on [-0.5, 0.5], minimax of degree 4 with p(0) = 1
   VF p = hn::MulAdd(hn::Set(d, 9.678e-3f), f, hn::Set(d, 5.5836e-2f));
   p = hn::MulAdd(p, f, hn::Set(d, 2.40222e-1f));
   p = hn::MulAdd(p, f, hn::Set(d, 6.931436e-1f));
   p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
-  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), hn::ShiftLeft<23>(hn::ConvertTo(di, whole))));
+  return hn::BitCast(d, hn::Add(hn::BitCast(du, p), hn::ShiftLeft<23>(hn::BitCast(du, rounded))));
 }
 
-// A block of n tokens; scores are in scratch.scores, [rows][n].
-struct ScoredBlock {
-  int64_t n = 0;
-  int64_t begin = 0, end = 0;  // columns that were computed, multiples of 16
-  const int32_t* positions = nullptr;  // [n]
-  const float* k_scale = nullptr;      // [n], null for raw rows
-  const float* v_scale = nullptr;
-  float largest_v_scale = 0;
-  bool integers = false;  // scores are integer sums, weights become 16-bit pairs
+// The tokens of a chunk that are computed together. Column t of a row's scores is token first + t.
+struct ChunkBlocks {
+  struct Block {
+    int64_t at = 0;              // column of its first token
+    int64_t begin = 0, end = 0;  // columns that are computed, multiples of 16
+    Visible any;                 // what any query sees, columns of the block
+    float largest_v_scale = 0;
+  };
+  int count = 0;
+  Block block[kMaxBlocks];
+  const int32_t* positions = nullptr;  // of column 0
+  bool scaled = false;                 // scratch.k_scale and v_scale apply, and the mean's score
+  bool integers = false;               // scores are integer sums, weights become 16-bit pairs
 };
 
 class Weigher {
  public:
   Weigher(AttendScratch* scratch, float softcap) : s_(*scratch), softcap_(softcap) {}
 
-  // For row r, whose query stands at `position` and sees v: scores of the model, -inf where not seen.
-  HWY_ATTR void Score(const ScoredBlock& block, int r, const Visible& v, int32_t position) const {
-    if (v.all(block.n) && softcap_ <= 0 && s_.slope[r] <= 0) return ScoreRow<false>(block, r, v, position);
-    ScoreRow<true>(block, r, v, position);
-  }
-
-  // What the block's maxima do to the states: s_.alpha scales what is there, s_.beta what comes.
-  HWY_ATTR void Rescale(const ScoredBlock& block, int rows, const SoftmaxState& state) const {
-    constexpr float kNothing = -1e30f;
-    for (int r = 0; r < rows; ++r) {
-      const float before = state.m[r], here = s_.reference[r];
-      const float m = std::max(before, here);
-      s_.alpha[r] = state.l[r] > 0 ? before - m : kNothing;
-      s_.beta[r] = here > kMinusInfinity ? here - m : kNothing;
-      state.m[r] = m;
-      if (!block.integers && here > kMinusInfinity) s_.reference[r] = m;
-    }
+  // Scores of all rows -> weights: fp32 in their place, or pairs in the first half of the row's place. state: fresh;
+  // gets each row's maximum and sum. visible(r), position(r): of row r, in columns of the chunk.
+  template <class V, class P>
+  HWY_ATTR void Weigh(const ChunkBlocks& chunk, int rows, const SoftmaxState& state, V&& visible, P&& position) const {
+    for (int r = 0; r < rows; ++r) Score(chunk, r, visible(r), position(r), state);
     const DF d;
-    for (int r = 0; r < rows; r += static_cast<int>(hn::Lanes(d))) {
-      hn::StoreU(hn::Exp(d, hn::LoadU(d, s_.alpha + r)), d, s_.alpha + r);
-      hn::StoreU(hn::Exp(d, hn::LoadU(d, s_.beta + r)), d, s_.beta + r);
+    float* factors = s_.factor;
+    for (int r = 0; r < rows; ++r) {
+      for (int b = 0; b < kMaxBlocks; ++b) {
+        const float here = b < chunk.count ? s_.reference[r * kMaxBlocks + b] : kMinusInfinity;
+        factors[r * kMaxBlocks + b] = here > kMinusInfinity ? here - state.m[r] : kLowest;
+      }
     }
-  }
-
-  // Weights of row r in place of its scores, or as pairs; the row's sum follows.
-  HWY_ATTR void Weigh(const ScoredBlock& block, int r, const Visible& v, const SoftmaxState& state) const {
-    if (s_.reference[r] == kMinusInfinity) return Nothing(block, r);
-    const bool masked = !v.all(block.n);
-    if (block.integers) {
-      masked ? WeighPairs<true>(block, r, v, state) : WeighPairs<false>(block, r, v, state);
-    } else {
-      WeighFloats(block, r, v, masked, state);
+    for (int i = 0; i < rows * kMaxBlocks; i += static_cast<int>(hn::Lanes(d))) {
+      hn::StoreU(hn::Exp(d, hn::LoadU(d, factors + i)), d, factors + i);
+    }
+    for (int r = 0; r < rows; ++r) {
+      const Visible v = visible(r);
+      float sum = 0;
+      for (int b = 0; b < chunk.count; ++b) {
+        const ChunkBlocks::Block& block = chunk.block[b];
+        if (s_.reference[r * kMaxBlocks + b] == kMinusInfinity) {
+          Nothing(chunk, block, r, b);
+        } else if (!chunk.integers) {
+          sum += Floats(chunk, block, r, v, state.m[r]);
+        } else if (v.covers(block.begin, block.end)) {
+          sum += Pairs<false>(block, r, b, v);
+        } else {
+          sum += Pairs<true>(block, r, b, v);
+        }
+      }
+      state.l[r] = sum;
     }
   }
 
  private:
+  static constexpr float kLowest = -1e30f;  // whose exponential is 0
+
+  float* Row(int r) const { return s_.scores + static_cast<size_t>(r) * kRowStride; }
+
+  HWY_ATTR void Score(const ChunkBlocks& chunk, int r, const Visible& v, int32_t position,
+                      const SoftmaxState& state) const {
+    const bool special = softcap_ > 0 || s_.slope[r] > 0;
+    float largest = kMinusInfinity;
+    for (int b = 0; b < chunk.count; ++b) {
+      const ChunkBlocks::Block& block = chunk.block[b];
+      const bool plain = !special && v.covers(block.begin, block.end);
+      const float here = plain ? ScoreBlock<false>(chunk, block, r, v, position)
+                               : ScoreBlock<true>(chunk, block, r, v, position);
+      s_.reference[r * kMaxBlocks + b] = here;
+      largest = std::max(largest, here);
+    }
+    state.m[r] = largest;
+  }
+
   template <bool kSpecial>
-  HWY_INLINE void ScoreRow(const ScoredBlock& block, int r, const Visible& v, int32_t position) const {
+  HWY_INLINE float ScoreBlock(const ChunkBlocks& chunk, const ChunkBlocks::Block& block, int r, const Visible& v,
+                              int32_t position) const {
     const DF d;
     const hn::RebindToSigned<DF> di;
-    float* scores = s_.scores + static_cast<ptrdiff_t>(r) * block.n;
-    const VF unit = hn::Set(d, block.integers ? s_.q_unit[r] : 1.0f), mean = hn::Set(d, s_.q_mean[r]);
+    float* HWY_RESTRICT scores = Row(r);
+    const VF unit = hn::Set(d, chunk.integers ? s_.q_unit[r] : 1.0f), mean = hn::Set(d, s_.q_mean[r]);
     const VF lowest = hn::Set(d, kMinusInfinity);
-    const VF cap = hn::Set(d, softcap_), inverse_cap = hn::Set(d, softcap_ > 0 ? 1.0f / softcap_ : 0.0f);
-    const bool masked = kSpecial && !v.all(block.n);
     VF largest = lowest;
     for (int64_t t = block.begin; t < block.end; t += static_cast<int64_t>(hn::Lanes(d))) {
       VF score = hn::LoadU(d, scores + t);
-      if (block.k_scale != nullptr) score = hn::MulAdd(score, hn::Mul(hn::LoadU(d, block.k_scale + t), unit), mean);
+      if (chunk.scaled) score = hn::MulAdd(score, hn::Mul(hn::LoadU(d, s_.k_scale + t), unit), mean);
       if constexpr (kSpecial) {
-        if (softcap_ > 0) score = hn::Mul(cap, hn::Tanh(d, hn::Mul(score, inverse_cap)));
+        if (softcap_ > 0) {
+          score = hn::Mul(hn::Set(d, softcap_), hn::Tanh(d, hn::Mul(score, hn::Set(d, 1.0f / softcap_))));
+        }
         if (s_.slope[r] > 0) {
-          const auto distance = hn::Sub(hn::LoadU(di, block.positions + t), hn::Set(di, position));
+          const auto distance = hn::Sub(hn::LoadU(di, chunk.positions + t), hn::Set(di, position));
           score = hn::MulAdd(hn::Set(d, s_.slope[r]), hn::ConvertTo(d, distance), score);
         }
-        if (masked) score = hn::IfThenElse(Mask(v, t), score, lowest);
+        score = hn::IfThenElse(Mask(v, t), score, lowest);
       }
       hn::StoreU(score, d, scores + t);
       largest = hn::Max(largest, score);
     }
-    s_.reference[r] = hn::GetLane(hn::MaxOfLanes(d, largest));
+    return hn::GetLane(hn::MaxOfLanes(d, largest));
   }
 
   // The row sees nothing of the block.
-  void Nothing(const ScoredBlock& block, int r) const {
-    if (block.integers) {
-      s_.w_start[r] = 0;
-      std::memset(s_.w_pairs + static_cast<ptrdiff_t>(r) * block.n / 2, 0, static_cast<size_t>(block.n) * 2);
+  void Nothing(const ChunkBlocks& chunk, const ChunkBlocks::Block& block, int r, int b) const {
+    s_.w_start[r * kMaxBlocks + b] = 0;
+    const size_t n = static_cast<size_t>(block.end - block.begin);
+    if (chunk.integers) {
+      std::memset(Row(r) + block.begin / 2, 0, n / 2 * sizeof(float));
     } else {
-      std::memset(s_.scores + static_cast<ptrdiff_t>(r) * block.n, 0, static_cast<size_t>(block.n) * sizeof(float));
+      std::memset(Row(r) + block.begin, 0, n * sizeof(float));
     }
   }
 
-  HWY_INLINE void WeighFloats(const ScoredBlock& block, int r, const Visible& v, bool masked,
-                              const SoftmaxState& state) const {
+  HWY_INLINE float Floats(const ChunkBlocks& chunk, const ChunkBlocks::Block& block, int r, const Visible& v,
+                          float reference) const {
     const DF d;
-    float* scores = s_.scores + static_cast<ptrdiff_t>(r) * block.n;
-    const VF reference = hn::Set(d, s_.reference[r]);
+    float* HWY_RESTRICT scores = Row(r);
+    const bool masked = !v.covers(block.begin, block.end);
     VF sum = hn::Zero(d);
     for (int64_t t = block.begin; t < block.end; t += static_cast<int64_t>(hn::Lanes(d))) {
-      VF p = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + t), reference));
+      VF p = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + t), hn::Set(d, reference)));
       if (masked) p = hn::IfThenElseZero(Mask(v, t), p);
       sum = hn::Add(sum, p);
-      if (block.v_scale != nullptr) p = hn::Mul(p, hn::LoadU(d, block.v_scale + t));
+      if (chunk.scaled) p = hn::Mul(p, hn::LoadU(d, s_.v_scale + t));
       hn::StoreU(p, d, scores + t);
     }
-    state.l[r] = state.l[r] * s_.alpha[r] + hn::GetLane(hn::SumOfLanes(d, sum));
+    return hn::GetLane(hn::SumOfLanes(d, sum));
   }
 
-  // w = p * v_scale in units of (largest v_scale / kWeightLimit), as the pairs of pair_product-inl.h.
+  // Weights relative to the block's own maximum, times v_scale, in units of (largest v_scale / kWeightLimit), as the
+  // pairs of pair_product-inl.h: a block keeps its precision however small its share is.
   template <bool kMasked>
-  HWY_INLINE void WeighPairs(const ScoredBlock& block, int r, const Visible& v, const SoftmaxState& state) const {
+  HWY_INLINE float Pairs(const ChunkBlocks::Block& block, int r, int b, const Visible& v) const {
     const DF d;
-    const hn::RebindToSigned<DF> di;
+    const hn::RebindToUnsigned<DF> du;
+    constexpr float kLog2E = 1.44269504f;
     constexpr size_t kLanes = hn::MaxLanes(DF());
-    float* scores = s_.scores + static_cast<ptrdiff_t>(r) * block.n;
-    int32_t* pairs = reinterpret_cast<int32_t*>(s_.w_pairs + static_cast<ptrdiff_t>(r) * block.n / 2);
+    const float* scores = Row(r);
+    uint32_t* pairs = reinterpret_cast<uint32_t*>(Row(r)) + block.begin / 2;
     const float largest = kMasked ? LargestSeen(block, v) : block.largest_v_scale;
     const VF factor = hn::Set(d, largest > 0 ? kWeightLimit / largest : 0.0f);
-    const VF reference = hn::Set(d, s_.reference[r]);
+    const VF reference = hn::Set(d, -s_.reference[r * kMaxBlocks + b] * kLog2E);
     VF sum = hn::Zero(d);
-    auto weights = hn::Zero(di);
-    for (int64_t t = 0; t < block.n; t += 16, pairs += 8) {
-      hn::Vec<decltype(di)> w[16 / kLanes];
+    auto weights = hn::Zero(du);
+    for (int64_t t = block.begin; t < block.end; t += 16, pairs += 8) {
+      hn::Vec<decltype(du)> w[16 / kLanes];  // the weight in the low half, bits of kRounder in the high one
       for (size_t i = 0; i < 16 / kLanes; ++i) {
         const int64_t at = t + static_cast<int64_t>(i * kLanes);
-        VF p = ExpForWeights(hn::Sub(hn::LoadU(d, scores + at), reference));
+        VF p = Exp2ForWeights(hn::MulAdd(hn::LoadU(d, scores + at), hn::Set(d, kLog2E), reference));
         if constexpr (kMasked) p = hn::IfThenElseZero(Mask(v, at), p);
         sum = hn::Add(sum, p);
-        w[i] = hn::NearestInt(hn::Mul(p, hn::Mul(hn::LoadU(d, block.v_scale + at), factor)));
+        const VF unit = hn::Mul(hn::LoadU(d, s_.v_scale + at), factor);
+        w[i] = hn::BitCast(du, hn::MulAdd(p, unit, hn::Set(d, kRounder)));
         weights = hn::Add(weights, w[i]);
       }
       if constexpr (kLanes == 16) {
-        const hn::Half<decltype(di)> half;
-        hn::StoreU(hn::Or(hn::LowerHalf(half, w[0]), hn::ShiftLeft<16>(hn::UpperHalf(half, w[0]))), half, pairs);
+        const hn::Half<decltype(du)> half;
+        hn::StoreU(ToPair(half, hn::LowerHalf(half, w[0]), hn::UpperHalf(half, w[0])), half, pairs);
       } else {
         constexpr size_t kApart = 8 / kLanes;
-        for (size_t i = 0; i < kApart; ++i) {
-          hn::StoreU(hn::Or(w[i], hn::ShiftLeft<16>(w[i + kApart])), di, pairs + i * kLanes);
-        }
+        for (size_t i = 0; i < kApart; ++i) hn::StoreU(ToPair(du, w[i], w[i + kApart]), du, pairs + i * kLanes);
       }
     }
-    s_.w_start[r] = -kLift * hn::GetLane(hn::SumOfLanes(di, weights));
-    state.l[r] = state.l[r] * s_.alpha[r] + hn::GetLane(hn::SumOfLanes(d, sum)) * s_.beta[r];
-    s_.beta[r] *= largest / kWeightLimit;
+    const uint32_t total = hn::GetLane(hn::SumOfLanes(du, weights)) -
+                           static_cast<uint32_t>(block.end - block.begin) * kRounderBits;
+    s_.w_start[r * kMaxBlocks + b] = -kLift * static_cast<int32_t>(total);
+    float& share = s_.factor[r * kMaxBlocks + b];
+    const float result = hn::GetLane(hn::SumOfLanes(d, sum)) * share;
+    share *= largest / kWeightLimit;
+    return result;
   }
 
-  static HWY_INLINE float LargestSeen(const ScoredBlock& block, const Visible& v) {
+  template <class D, class V>
+  static HWY_INLINE V ToPair(D d, V low, V high) {
+    return hn::Or(hn::And(low, hn::Set(d, 0xffffu)), hn::ShiftLeft<16>(high));
+  }
+
+  HWY_INLINE float LargestSeen(const ChunkBlocks::Block& block, const Visible& v) const {
     const DF d;
     VF largest = hn::Zero(d);
-    for (int64_t t = 0; t < block.n; t += static_cast<int64_t>(hn::Lanes(d))) {
-      largest = hn::Max(largest, hn::IfThenElseZero(Mask(v, t), hn::LoadU(d, block.v_scale + t)));
+    for (int64_t t = block.begin; t < block.end; t += static_cast<int64_t>(hn::Lanes(d))) {
+      largest = hn::Max(largest, hn::IfThenElseZero(Mask(v, t), hn::LoadU(d, s_.v_scale + t)));
     }
     return hn::GetLane(hn::MaxOfLanes(d, largest));
   }
