@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <thread>
 
@@ -70,7 +69,6 @@ class Depth {
     }
     TERSEKV_RETURN_IF_ERROR(Check(specs, peers));
     for (int i = 0; i < options_.repeat; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the peer's threads spin on for a while
       if (!options_.quiet) fmt::print(stderr, "\rdepth {}: round {} of {}\033[K", depth_, i + 1, options_.repeat);
       TERSEKV_RETURN_IF_ERROR(Round(true));
     }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Zeroed arrays on 64-byte lines.
+// Arrays on 64-byte lines, and on huge pages.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -28,6 +29,18 @@ AlignedArray<T> MakeAligned(size_t n) {
   std::memset(p, 0, n * sizeof(T));
   return AlignedArray<T>(static_cast<T*>(p));
 }
+
+// Memory that the system may back with huge pages. Not zeroed. bytes: a multiple of kHugePageBytes.
+inline constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+struct HugeDelete {
+  size_t bytes = 0;
+  void operator()(uint8_t* p) const;
+};
+using HugeArray = std::unique_ptr<uint8_t[], HugeDelete>;
+
+HugeArray MakeHuge(size_t bytes);
+size_t HugeBytes();  // of all such arrays now
 
 inline constexpr size_t RoundUp(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 

@@ -247,7 +247,7 @@ void History::ReservePages(StepSequence* part) {
     if (writes && pages.back().shared()) {  // copy on write
       Page* copy = pool_.Take(size_classes_[l]);
       TERSEKV_CHECK(copy != nullptr);
-      std::memcpy(copy->data.get(), pages.back().data(), copy->bytes);
+      std::memcpy(copy->data, pages.back().data(), copy->bytes);
       pages.back() = PageRef(&pool_, copy);
     }
     while (pages.size() < want) {

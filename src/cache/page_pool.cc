@@ -11,6 +11,7 @@ int PagePool::SizeClass(size_t page_bytes) {
     if (class_bytes_[c] == page_bytes) return static_cast<int>(c);
   }
   class_bytes_.push_back(page_bytes);
+  class_pages_.push_back(0);
   idle_pages_.emplace_back();
   return static_cast<int>(class_bytes_.size()) - 1;
 }
@@ -26,21 +27,50 @@ bool PagePool::MakeRoom(size_t bytes) {
   return bytes_reserved() + bytes <= budget_;
 }
 
+// Slabs double until they are large enough for huge pages, so that a short history stays small.
+void PagePool::AddSlab(int size_class) {
+  const size_t bytes = class_bytes_[static_cast<size_t>(size_class)];
+  size_t& taken = class_pages_[static_cast<size_t>(size_class)];
+  size_t pages = taken > 0 ? taken : 1, slab = pages * bytes;
+  uint8_t* memory = nullptr;
+  if (slab < kHugePageBytes) {
+    memory = small_slabs_.emplace_back(MakeAligned<uint8_t>(slab)).get();
+  } else {
+    slab = RoundUp(bytes, kHugePageBytes);
+    while (slab % bytes > slab / 32 && slab < 8 * kHugePageBytes) slab += kHugePageBytes;
+    pages = slab / bytes;
+    memory = slabs_.emplace_back(MakeHuge(slab)).get();
+  }
+  taken += pages;
+  idle_ += pages * bytes;
+  slab_rests_ += slab - pages * bytes;
+  auto& idle = idle_pages_[static_cast<size_t>(size_class)];
+  for (size_t i = pages; i-- > 0;) {  // the first one is taken first
+    auto page = std::make_unique<Page>();
+    page->size_class = size_class;
+    page->bytes = bytes;
+    page->data = memory + i * bytes;
+    idle.push_back(std::move(page));
+  }
+}
+
 Page* PagePool::Take(int size_class) {
   const size_t bytes = class_bytes_[static_cast<size_t>(size_class)];
   auto& idle = idle_pages_[static_cast<size_t>(size_class)];
+  if (idle.empty() && budget_ == 0) AddSlab(size_class);
   std::unique_ptr<Page> page;
   if (!idle.empty()) {
     page = std::move(idle.back());
     idle.pop_back();
     idle_ -= bytes;
-    std::memset(page->data.get(), 0, bytes);
+    std::memset(page->data, 0, bytes);
   } else {
     if (!MakeRoom(bytes)) return nullptr;
     page = std::make_unique<Page>();
     page->size_class = size_class;
     page->bytes = bytes;
-    page->data = MakeAligned<uint8_t>(bytes);
+    page->own = MakeAligned<uint8_t>(bytes);
+    page->data = page->own.get();
   }
   page->refs = 1;
   used_ += bytes;

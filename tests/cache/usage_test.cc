@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "src/base/aligned.h"
 #include "tersekv/cache.h"
 #include "tests/reference/rows.h"
 #include "tests/reference/step_driver.h"
@@ -50,7 +51,7 @@ void Fill(KvCache* cache, int32_t seq, int32_t begin, int32_t end, int32_t step)
 
 size_t AllocatedBytes() {
   const struct mallinfo2 info = mallinfo2();
-  return info.uordblks + info.hblkhd;
+  return info.uordblks + info.hblkhd + HugeBytes();
 }
 
 void ExpectConsistent(const CacheUsage& usage) {
@@ -81,7 +82,8 @@ TEST_P(Bytes, UsedAreTheFormulaAndWereAllocated) {
   ExpectConsistent(usage);
   const double formula = static_cast<double>(FormulaBytes(model.config, 8192));
   EXPECT_NEAR(static_cast<double>(usage.bytes_used), formula, 0.01 * formula);
-  EXPECT_EQ(usage.bytes_reserved, usage.bytes_used) << "one sequence that only grew leaves no page idle";
+  // One sequence that only grew leaves no page idle but those of its last slab, and 1/32 of the slabs beside them.
+  EXPECT_LE(usage.bytes_reserved, usage.bytes_used + usage.bytes_used / 32 + 8 * kHugePageBytes);
   EXPECT_EQ(usage.tokens, 8192);
   EXPECT_EQ(usage.tokens_packed, 8192 - model.config.spec.sink - model.config.spec.win);
   EXPECT_EQ(usage.bytes_f16, size_t{8192} * 30 * 3 * (64 + 64) * 2);
@@ -92,7 +94,7 @@ TEST_P(Bytes, UsedAreTheFormulaAndWereAllocated) {
 #ifndef TERSEKV_TEST_OWN_ALLOCATOR
   EXPECT_GE(allocated, usage.bytes_used);
   // malloc's headers and 64-byte lines: below 1%; states of the plan and tables of the step: some KiB.
-  EXPECT_LE(allocated, usage.bytes_used * 101 / 100 + usage.scratch + empty + (256u << 10));
+  EXPECT_LE(allocated, usage.bytes_reserved * 101 / 100 + usage.scratch + empty + (256u << 10));
 #endif
   (void)empty, (void)allocated;
 }

@@ -22,8 +22,12 @@ using reference::StepResult;
 using reference::Token;
 
 // sinks, softcap and ALiBi on; two layers of different shapes.
-Model TestModel(const std::string& spec, int max_workers = 1) {
-  Model model = reference::MakeModel(spec, {{6, 2, 64, 32}, {4, 1, 32, 64}}, max_workers);
+// "exact " before a spec: in that arithmetic.
+Model TestModel(const std::string& name, int max_workers = 1) {
+  const bool exact = name.starts_with("exact ");
+  Model model =
+      reference::MakeModel(exact ? name.substr(6) : name, {{6, 2, 64, 32}, {4, 1, 32, 64}}, max_workers);
+  model.config.arithmetic = exact ? Arithmetic::kExact : Arithmetic::kInt16;
   model.params.softcap = 20;
   model.params.max_alibi_bias = 4;
   model.sinks = {0.5f, -1.0f, 2.0f, 0.0f, 1.0f, -3.0f};
@@ -123,7 +127,7 @@ TEST_P(Determinism, AnyBatchNeighbours) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, Determinism,
-                         ::testing::Values("k4v4", "k3v5+sink=7+win=33",
+                         ::testing::Values("k4v4", "exact k4v4", "k5v6+win=20", "k3v5+sink=7+win=33",
                                            "k2v8+mean=off+scale=off+sink=0+win=0+page=128", "f16"));
 
 TEST(DeterminismTargets, WorkersAndCutsOnEverySimdTarget) {
@@ -143,7 +147,8 @@ TEST(DeterminismTargets, WorkersAndCutsOnEverySimdTarget) {
 std::vector<float> RunPermuted(const std::string& spec, const std::vector<int>& q_from,
                                const std::vector<int>& kv_from) {
   const int heads = static_cast<int>(q_from.size()), kv_heads = static_cast<int>(kv_from.size()), d = 32, n = 700;
-  const Model model = reference::MakeModel(spec, {{heads, kv_heads, d, d}});
+  Model model = reference::MakeModel(spec, {{heads, kv_heads, d, d}});
+  model.config.arithmetic = Arithmetic::kInt16;
   auto cache = reference::MakeCache(model);
   std::vector<float> rows[3], out(static_cast<size_t>(n * heads * d)), back(out.size());
   for (int t = 0; t < n; ++t) {

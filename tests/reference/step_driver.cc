@@ -128,6 +128,7 @@ Model MakeModel(const std::string& spec, std::vector<LayerShape> layers, int max
   model.config.spec = ParseSpec(spec).value();
   model.config.layers = std::move(layers);
   model.config.max_workers = max_workers;
+  model.config.arithmetic = Arithmetic::kExact;  // what the tests of other rooms compare with
   model.params.scale = 1.0f / std::sqrt(static_cast<float>(model.config.layers[0].head_dim_k));
   return model;
 }
