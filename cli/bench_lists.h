@@ -10,7 +10,7 @@
 
 namespace tersekv::cli {
 
-std::vector<std::string> SplitList(const std::string& list);           // at commas, trimmed; "" is no element
-Result<std::vector<int64_t>> ParseDepths(const std::string& list);     // "0,4096": tokens, each below 2^30
+std::vector<std::string> SplitList(const std::string& list);        // at commas, trimmed; "" is no element
+Result<std::vector<int64_t>> ParseDepths(const std::string& list);  // "0,4096": tokens, each below 2^30
 
 }  // namespace tersekv::cli

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/bench_attend.h"
+#include "cli/bench_e2e.h"
 #include "cli/codecs.h"
 #include "cli/doctor.h"
 #include "cli/eval.h"
@@ -48,11 +49,13 @@ int Main(int argc, const char* const* argv) {
       "Examples:\n"
       "  tersekv run -m model.gguf -p \"Why is the sky blue?\" --kv k4v4\n"
       "  tersekv eval -m model.gguf --text book.txt --kv k4v4,k3v3\n"
+      "  tersekv bench e2e -m model.gguf --depths 0,4096\n"
       "  tersekv doctor -m model.gguf\n"
       "`tersekv COMMAND --help` explains a command.");
   RunOptions run;
   EvalOptions eval;
   BenchAttendOptions bench_attend;
+  BenchE2eOptions bench_e2e;
   CodecsOptions codecs;
   DoctorOptions doctor;
   const CLI::App* run_command = AddRun(&app, &run);
@@ -60,6 +63,7 @@ int Main(int argc, const char* const* argv) {
   CLI::App* bench_command = app.add_subcommand("bench", "Measure speed side by side with llama.cpp's own caches");
   bench_command->require_subcommand(1);
   const CLI::App* bench_attend_command = AddBenchAttend(bench_command, &bench_attend);
+  AddBenchE2e(bench_command, &bench_e2e);
   const CLI::App* codecs_command = AddCodecs(&app, &codecs);
   AddDoctor(&app, &doctor);
 
@@ -68,7 +72,8 @@ int Main(int argc, const char* const* argv) {
   bool known = first[0] == '-';
   for (const char* command : kCommands) known = known || first == command;
   if (!known) {
-    return UsageError(fmt::format("unknown command '{}': known are run, eval, bench, codecs and doctor", first), "tersekv");
+    return UsageError(fmt::format("unknown command '{}': known are run, eval, bench, codecs and doctor", first),
+                      "tersekv");
   }
   try {
     app.parse(argc, argv);
@@ -80,7 +85,7 @@ int Main(int argc, const char* const* argv) {
   }
   if (run_command->parsed()) return Run(run);
   if (eval_command->parsed()) return Eval(eval);
-  if (bench_attend_command->parsed()) return BenchAttend(bench_attend);
+  if (bench_command->parsed()) return bench_attend_command->parsed() ? BenchAttend(bench_attend) : BenchE2e(bench_e2e);
   if (codecs_command->parsed()) return Codecs(codecs);
   return Doctor(doctor);
 }

@@ -12,13 +12,15 @@
 
 namespace tersekv::cli {
 
-void AddEngineOptions(CLI::App* app, EngineOptions* options) {
+void AddEngineOptions(CLI::App* app, EngineOptions* options, bool with_ctx) {
   app->add_option("-m,--model", options->model, "Model file (GGUF)")->type_name("FILE");
-  app->add_option("--ctx", options->ctx, "Most tokens of the sequence; 0 = what the model was trained for")
-      ->envname("TERSEKV_CTX")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30).description(""))
-      ->type_name("N")
-      ->capture_default_str();
+  if (with_ctx) {
+    app->add_option("--ctx", options->ctx, "Most tokens of the sequence; 0 = what the model was trained for")
+        ->envname("TERSEKV_CTX")
+        ->check(CLI::Range(int64_t{0}, int64_t{1} << 30).description(""))
+        ->type_name("N")
+        ->capture_default_str();
+  }
   app->add_option("--threads", options->threads, "Threads; 0 = all cores")
       ->check(CLI::Range(0, 4096).description(""))
       ->type_name("N")
@@ -31,7 +33,17 @@ void AddEngineOptions(CLI::App* app, EngineOptions* options) {
       ->check(CLI::IsMember({"auto", "custom", "overwrite"}).description(""))
       ->type_name("MODE")
       ->capture_default_str();
+  AddArithmeticOption(app, &options->arithmetic);
 }
+
+void AddArithmeticOption(CLI::App* app, std::string* arithmetic) {
+  app->add_option("--arithmetic", *arithmetic, "Of packed tokens: int16 (within 5e-4) or exact (fp32, slower)")
+      ->check(CLI::IsMember({"int16", "exact"}).description(""))
+      ->type_name("KIND")
+      ->capture_default_str();
+}
+
+Arithmetic ArithmeticOf(const std::string& name) { return name == "exact" ? Arithmetic::kExact : Arithmetic::kInt16; }
 
 void AddKvBytesOption(CLI::App* app, EngineOptions* options) {
   app->add_option("--kv-bytes", options->kv_bytes, "Byte budget of the KV cache, e.g. 64M (K, M, G); none by default")
@@ -54,6 +66,7 @@ Result<llama::SessionOptions> MakeSessionOptions(const EngineOptions& options, c
   session.ctx = options.ctx;
   session.ubatch = options.ubatch;
   session.threads = options.threads;
+  session.arithmetic = ArithmeticOf(options.arithmetic);
   session.mode = options.mode == "custom"      ? llama::HostMode::kCustom
                  : options.mode == "overwrite" ? llama::HostMode::kOverwrite
                                                : llama::HostMode::kAuto;

@@ -25,10 +25,13 @@ struct EngineOptions {
   int ubatch = 512;
   std::string kv_bytes;  // with suffix; empty = no budget
   std::string mode = "auto";
+  std::string arithmetic = "int16";
 };
 
-// -m, --ctx, --threads, --ubatch, --mode.
-void AddEngineOptions(CLI::App* app, EngineOptions* options);
+// -m, --ctx, --threads, --ubatch, --mode, --arithmetic.
+void AddEngineOptions(CLI::App* app, EngineOptions* options, bool with_ctx = true);
+void AddArithmeticOption(CLI::App* app, std::string* arithmetic);
+Arithmetic ArithmeticOf(const std::string& name);  // "int16", "exact"
 void AddKvBytesOption(CLI::App* app, EngineOptions* options);
 void AddJsonOption(CLI::App* app, std::string* path);  // --json [FILE]; without a value "-"
 Result<llama::SessionOptions> MakeSessionOptions(const EngineOptions& options, const std::string& kv);

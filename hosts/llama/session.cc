@@ -6,6 +6,7 @@
 
 #include "hosts/llama/hook.h"
 #include "hosts/llama/logging.h"
+#include "hosts/llama/noise.h"
 #include "hosts/llama/self_test.h"
 #include "hosts/llama/session_base.h"
 #include "src/base/check.h"
@@ -34,6 +35,11 @@ class TerseSession : public SessionBase {
   int64_t Length(int32_t seq) const override { return cache_->Length(seq); }
   Status Truncate(int32_t seq, int64_t tokens) override { return cache_->Truncate(seq, tokens); }
   void Clear(int32_t seq) override { cache_->Remove(seq); }
+  Status FillWithNoise(int32_t seq, int64_t tokens) override {
+    if (Length(seq) != 0) return InvalidArgument(fmt::format("sequence {} is not empty: clear it first", seq));
+    ThreadPool pool(options_.threads);
+    return FillCacheWithNoise(seq, tokens, &pool, cache_.get());
+  }
   CacheUsage Usage() const override { return cache_->Usage(); }
   HostMode mode() const override { return mode_; }
   double attention_seconds() const override { return hook_.attention_seconds(); }
@@ -119,6 +125,7 @@ Result<std::unique_ptr<Session>> Session::Open(const SessionOptions& given) {
   config.layers = (*model)->info.layers;
   config.byte_budget = options.kv_bytes;
   config.max_workers = options.threads;
+  config.arithmetic = options.arithmetic;
   Result<std::unique_ptr<KvCache>> cache = KvCache::Create(config);
   if (!cache) return cache.error();
   TERSEKV_RETURN_IF_ERROR(CheckBudget(config, options));

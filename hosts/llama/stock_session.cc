@@ -2,10 +2,12 @@
 // llama.cpp as it comes, under the same interface: the reference and the peer of our own sessions.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "hosts/llama/logging.h"
 #include "hosts/llama/session_base.h"
+#include "hosts/llama/stock_history.h"
 #include "src/base/check.h"
 
 namespace tersekv::llama {
@@ -60,6 +62,30 @@ class StockSession : public SessionBase {
     if (seq < 0 || static_cast<size_t>(seq) >= lengths_.size()) return;
     llama_memory_seq_rm(llama_get_memory(context_.get()), seq, -1, -1);
     lengths_[static_cast<size_t>(seq)] = 0;
+  }
+
+  Status FillWithNoise(int32_t seq, int64_t tokens) override {
+    if (Length(seq) != 0) return InvalidArgument(fmt::format("sequence {} is not empty: clear it first", seq));
+    if (seq < 0 || seq >= options_.max_sequences || tokens > options_.ctx) {
+      return InvalidArgument(fmt::format("{} tokens of sequence {}: the session has {} sequences of {}", tokens, seq,
+                                         options_.max_sequences, options_.ctx));
+    }
+    std::vector<BatchToken> real;  // rows of the model, which are then repeated
+    for (int32_t t = 0; t < std::min<int64_t>({tokens, 64, options_.ubatch}); ++t) {
+      real.push_back({(t * 37 + 11) % model_->info.vocab, t, seq, false});
+    }
+    if (real.empty()) return {};
+    TERSEKV_RETURN_IF_ERROR(RunPass(real));
+    std::vector<uint8_t> state(llama_state_seq_get_size(context_.get(), seq));
+    llama_state_seq_get_data(context_.get(), state.data(), state.size(), seq);
+    const auto repeated = RepeatState(state, seq, tokens);
+    if (!repeated) return repeated.error();
+    Clear(seq);
+    if (llama_state_seq_set_data(context_.get(), repeated->data(), repeated->size(), seq) == 0) {
+      return Internal(fmt::format("llama.cpp does not take a state of {} tokens: {}", tokens, TakeEngineErrors()));
+    }
+    lengths_[static_cast<size_t>(seq)] = tokens;
+    return {};
   }
 
   CacheUsage Usage() const override {

@@ -69,6 +69,7 @@ typedef struct tersekv_cache_config {
   int32_t n_layers;
   int32_t max_workers;
   uint64_t byte_budget; /* 0 = none */
+  int32_t exact;        /* 0: packed tokens are attended in 16-bit integers, within 5e-4; 1: in fp32, within 2e-5 */
 } tersekv_cache_config;
 
 typedef struct tersekv_step_token {

@@ -32,6 +32,7 @@ struct SessionOptions {
   HostMode mode = HostMode::kAuto;
   bool flash_attention = true;  // stock-* only
   bool self_test = true;        // two tokens against a stock context at Open
+  Arithmetic arithmetic = Arithmetic::kInt16;
 };
 
 struct ModelInfo {
@@ -83,6 +84,10 @@ class Session {
   virtual int64_t Length(int32_t seq) const = 0;
   virtual Status Truncate(int32_t seq, int64_t tokens) = 0;
   virtual void Clear(int32_t seq) = 0;
+
+  // Makes an empty sequence `tokens` tokens long with made-up K and V, without running the model over them: for
+  // measuring speed at a depth.
+  virtual Status FillWithNoise(int32_t seq, int64_t tokens) = 0;
 
   virtual CacheUsage Usage() const = 0;
   virtual const ModelInfo& model() const = 0;

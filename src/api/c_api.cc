@@ -117,6 +117,7 @@ tersekv_status tersekv_cache_create(const tersekv_cache_config* config, tersekv_
   }
   c.byte_budget = config->byte_budget;
   c.max_workers = config->max_workers;
+  c.arithmetic = config->exact != 0 ? tersekv::Arithmetic::kExact : tersekv::Arithmetic::kInt16;
   auto cache = KvCache::Create(c);
   if (!cache) return Report(cache.error());
   *out = new tersekv_cache{std::move(*cache)};

@@ -5,8 +5,8 @@
 //   K codes: blocks (src/bits/blocks.h) of [head_dim_k][page_tokens] codes: scores are sums over channels
 //   V codes: blocks of [page_tokens][head_dim_v] codes: outputs are sums over tokens
 //   scales:  [page_tokens] bf16; none for raw types, whose "codes" are f16, bf16 or f32 values in rows of those shapes.
-// What a block stores of a code (StoredCode): 5 and 6 bits: magnitude index | sign << (bits - 1), so that a lookup needs
-// half the table; 8 bits: level + 128, which needs no lookup.
+// What a block stores of a code (StoredCode): 5 and 6 bits: magnitude index | sign << (bits - 1), so that a lookup
+// needs half the table; 8 bits: level + 128, which needs no lookup.
 #pragma once
 
 #include <cstddef>

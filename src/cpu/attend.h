@@ -12,7 +12,7 @@
 
 namespace tersekv {
 
-inline constexpr int kMaxBlocks = 8;                   // pages, or blocks of raw tokens, of a chunk
+inline constexpr int kMaxBlocks = 8;                     // pages, or blocks of raw tokens, of a chunk
 inline constexpr size_t kRowStride = kChunkTokens + 16;  // of scores and pairs; no power of two: rows share cache sets
 
 // Memory of one worker for the largest tile of a plan; the length of the history does not matter.

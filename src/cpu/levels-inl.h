@@ -126,13 +126,17 @@ class BlockReader {
   }
   template <int kFrom>
   static HWY_INLINE V8 ToBit4(V8 v) {
-    if constexpr (kFrom <= 4) return hn::BitCast(D8(), hn::ShiftLeft<4 - kFrom>(hn::BitCast(D16(), v)));
-    else return Shift<kFrom - 4>(v);
+    if constexpr (kFrom <= 4)
+      return hn::BitCast(D8(), hn::ShiftLeft<4 - kFrom>(hn::BitCast(D16(), v)));
+    else
+      return Shift<kFrom - 4>(v);
   }
   template <int kFrom>
   static HWY_INLINE V8 ToBit6(V8 v) {
-    if constexpr (kFrom <= 6) return hn::BitCast(D8(), hn::ShiftLeft<6 - kFrom>(hn::BitCast(D16(), v)));
-    else return Shift<kFrom - 6>(v);
+    if constexpr (kFrom <= 6)
+      return hn::BitCast(D8(), hn::ShiftLeft<6 - kFrom>(hn::BitCast(D16(), v)));
+    else
+      return Shift<kFrom - 6>(v);
   }
   // 128 + m -> 128 - m where negative.
   static HWY_INLINE V8 Signed(V8 lifted, hn::Mask<D8> negative) {

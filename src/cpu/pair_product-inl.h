@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The product of multiply-inl.h in integers, straight from codes: sums of 16-bit x (quantised queries or weights) times
-// levels, exact in 32 bits. Lanes are outputs, so there are no horizontal sums; every row sees the same integers however
-// many rows come along. Per-target include guard.
+// levels, exact in 32 bits. Lanes are outputs, so there are no horizontal sums; every row sees the same integers
+// however many rows come along. Per-target include guard.
 
 #if defined(TERSEKV_CPU_PAIR_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TERSEKV_CPU_PAIR_PRODUCT_INL_H_
@@ -122,11 +122,11 @@ void DecodePairs(const uint8_t* codes, size_t depth, size_t width, const uint8_t
   }
 }
 
-// Factors of each row: pairs[r * kRowStride + 8 * m + j] holds x[16 m + j] (low half) and x[16 m + j + 8]. The distance of
-// rows is a constant, so that one pointer serves all of them.
+// Factors of each row: pairs[r * kRowStride + 8 * m + j] holds x[16 m + j] (low half) and x[16 m + j + 8]. The distance
+// of rows is a constant, so that one pointer serves all of them.
 struct PairRows {
   const uint32_t* pairs;
-  const int32_t* start;   // [rows * start_stride] -kLift * sum of x: what the sums begin with
+  const int32_t* start;  // [rows * start_stride] -kLift * sum of x: what the sums begin with
   size_t start_stride;
   size_t m_begin, m_end;  // blocks of k that count; x is 0 elsewhere
 };

@@ -89,8 +89,10 @@ HWY_INLINE void TransposeFour(const float* HWY_RESTRICT rows, size_t d, float* H
   for (size_t c = 0; c + 4 <= d; c += 4) {
     const auto r0 = hn::LoadU(df, rows + c), r1 = hn::LoadU(df, rows + d + c);
     const auto r2 = hn::LoadU(df, rows + 2 * d + c), r3 = hn::LoadU(df, rows + 3 * d + c);
-    const auto a = hn::BitCast(dd, hn::InterleaveLower(df, r0, r1)), b = hn::BitCast(dd, hn::InterleaveLower(df, r2, r3));
-    const auto e = hn::BitCast(dd, hn::InterleaveUpper(df, r0, r1)), f = hn::BitCast(dd, hn::InterleaveUpper(df, r2, r3));
+    const auto a = hn::BitCast(dd, hn::InterleaveLower(df, r0, r1)),
+               b = hn::BitCast(dd, hn::InterleaveLower(df, r2, r3));
+    const auto e = hn::BitCast(dd, hn::InterleaveUpper(df, r0, r1)),
+               f = hn::BitCast(dd, hn::InterleaveUpper(df, r2, r3));
     hn::StoreU(hn::BitCast(df, hn::InterleaveLower(dd, a, b)), df, tile + c * stride);
     hn::StoreU(hn::BitCast(df, hn::InterleaveUpper(dd, a, b)), df, tile + (c + 1) * stride);
     hn::StoreU(hn::BitCast(df, hn::InterleaveLower(dd, e, f)), df, tile + (c + 2) * stride);
@@ -114,9 +116,8 @@ inline void LoadRawVTile(const SideLayout& side, const uint8_t* unit, size_t beg
 
 // A packed side's codes -> tile [depth][stride] of levels.
 inline void LoadLevels(const SideLayout& side, const uint8_t* codes, const uint8_t* next, float* tile, size_t stride) {
-  WithBits(side.bits, [&](auto bits) HWY_ATTR {
-    DecodeFloats<bits>(codes, side.depth(), side.width(), next, tile, stride);
-  });
+  WithBits(side.bits,
+           [&](auto bits) HWY_ATTR { DecodeFloats<bits>(codes, side.depth(), side.width(), next, tile, stride); });
 }
 
 }  // namespace HWY_NAMESPACE

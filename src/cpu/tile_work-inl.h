@@ -66,21 +66,18 @@ class TileWork {
 
   // Packed chunks [begin, end) joined to one state.
   SoftmaxState Packed(int64_t begin, int64_t end) {
-    return Fold(s_.packed_fold, begin, end, view_.layout->page_tokens,
-                [&](int q, int64_t first, int64_t n) { return visible_.Packed(q, first, n); },
-                [&](int64_t first, const ChunkBlocks& seen, const SoftmaxState& state) {
-                  PackedChunk(first, seen, state);
-                });
+    return Fold(
+        s_.packed_fold, begin, end, view_.layout->page_tokens,
+        [&](int q, int64_t first, int64_t n) { return visible_.Packed(q, first, n); },
+        [&](int64_t first, const ChunkBlocks& seen, const SoftmaxState& state) { PackedChunk(first, seen, state); });
   }
 
   // The raw tokens (sinks and window) joined to one state.
   SoftmaxState Raw() {
     const int64_t chunks = view_.layout->k.raw() ? 0 : visible_.last().order / kChunkTokens + 1;
-    return Fold(s_.raw_fold, 0, chunks, kRawBlock,
-                [&](int q, int64_t first, int64_t n) { return visible_.Raw(q, first, n); },
-                [&](int64_t first, const ChunkBlocks& seen, const SoftmaxState& state) {
-                  RawChunk(first, seen, state);
-                });
+    return Fold(
+        s_.raw_fold, 0, chunks, kRawBlock, [&](int q, int64_t first, int64_t n) { return visible_.Raw(q, first, n); },
+        [&](int64_t first, const ChunkBlocks& seen, const SoftmaxState& state) { RawChunk(first, seen, state); });
   }
 
   // Joins both, undoes the value transform, writes the outputs.
@@ -132,8 +129,7 @@ class TileWork {
       const int64_t first = chunk * kChunkTokens;
       ChunkBlocks seen;
       for (int64_t at = 0; at < kChunkTokens; at += block_tokens) {
-        const Visible any =
-            visible_.Any(block_tokens, [&](int q) { return visible(q, first + at, block_tokens); });
+        const Visible any = visible_.Any(block_tokens, [&](int q) { return visible(q, first + at, block_tokens); });
         if (any.empty()) continue;
         ChunkBlocks::Block& block = seen.block[seen.count++];
         block.at = block.begin = at;
@@ -203,7 +199,8 @@ class TileWork {
         block.largest_v_scale = WidenScales(layout.v, units[b], units[b + 1], s_.v_scale + block.at);
       }
       // What is read next is asked for meanwhile: the next page's K, behind the last one the first V.
-      const uint8_t* next = b + 1 < chunk.count ? units[b + 1] + layout.k.codes_offset : units[0] + layout.v.codes_offset;
+      const uint8_t* next =
+          b + 1 < chunk.count ? units[b + 1] + layout.k.codes_offset : units[0] + layout.v.codes_offset;
       Scores(block, units[b], next);
     }
     ToWeights(chunk, state, [&](int q) { return visible_.Packed(q, first, kChunkTokens); });
@@ -221,9 +218,8 @@ class TileWork {
       ChunkBlocks::Block& block = chunk.block[b];
       block.begin = block.at + (block.any.begin() & ~int64_t{15});
       block.end = block.at + ((block.any.end() + 15) & ~int64_t{15});
-      LoadRawRows(first + block.at, block.any, 0, [&](int64_t t) {
-        TransposeFour(s_.row, dk_, s_.k_tile + t, static_cast<size_t>(kRawBlock));
-      });
+      LoadRawRows(first + block.at, block.any, 0,
+                  [&](int64_t t) { TransposeFour(s_.row, dk_, s_.k_tile + t, static_cast<size_t>(kRawBlock)); });
       const size_t column = static_cast<size_t>(block.begin - block.at);
       Multiply({s_.q_raw, dk_, s_.k_tile + column, static_cast<size_t>(kRawBlock), dk_, s_.scores + block.begin,
                 kRowStride, false},
@@ -278,8 +274,8 @@ class TileWork {
 
   template <class F>
   void ToWeights(const ChunkBlocks& chunk, const SoftmaxState& state, F&& visible) {
-    weigher_.Weigh(chunk, rows_, state, [&](int r) { return visible(r / group_); },
-                   [&](int r) { return Query(r).position; });
+    weigher_.Weigh(
+        chunk, rows_, state, [&](int r) { return visible(r / group_); }, [&](int r) { return Query(r).position; });
   }
 
   // Scores of a page. next: codes that are read after these.
@@ -305,9 +301,8 @@ class TileWork {
     const SideLayout& v = view_.layout->v;
     const size_t begin = static_cast<size_t>(block.any.begin()), end = static_cast<size_t>(block.any.end());
     if (integers_) {
-      const PairRows weights = {reinterpret_cast<const uint32_t*>(s_.scores) + block.at / 2,
-                                s_.w_start + b, kMaxBlocks, begin / kBlockDepth,
-                                (end + kBlockDepth - 1) / kBlockDepth};
+      const PairRows weights = {reinterpret_cast<const uint32_t*>(s_.scores) + block.at / 2, s_.w_start + b, kMaxBlocks,
+                                begin / kBlockDepth, (end + kBlockDepth - 1) / kBlockDepth};
       return Sums(v, unit + v.codes_offset, next, weights, s_.v_tile, {state.acc, stride_, s_.factor + b, kMaxBlocks});
     }
     if (v.raw()) {

@@ -110,8 +110,8 @@ class Weigher {
     for (int b = 0; b < chunk.count; ++b) {
       const ChunkBlocks::Block& block = chunk.block[b];
       const bool plain = !special && v.covers(block.begin, block.end);
-      const float here = plain ? ScoreBlock<false>(chunk, block, r, v, position)
-                               : ScoreBlock<true>(chunk, block, r, v, position);
+      const float here =
+          plain ? ScoreBlock<false>(chunk, block, r, v, position) : ScoreBlock<true>(chunk, block, r, v, position);
       s_.reference[r * kMaxBlocks + b] = here;
       largest = std::max(largest, here);
     }
@@ -207,8 +207,8 @@ class Weigher {
         for (size_t i = 0; i < kApart; ++i) hn::StoreU(ToPair(du, w[i], w[i + kApart]), du, pairs + i * kLanes);
       }
     }
-    const uint32_t total = hn::GetLane(hn::SumOfLanes(du, weights)) -
-                           static_cast<uint32_t>(block.end - block.begin) * kRounderBits;
+    const uint32_t total =
+        hn::GetLane(hn::SumOfLanes(du, weights)) - static_cast<uint32_t>(block.end - block.begin) * kRounderBits;
     s_.w_start[r * kMaxBlocks + b] = -kLift * static_cast<int32_t>(total);
     float& share = s_.factor[r * kMaxBlocks + b];
     const float result = hn::GetLane(hn::SumOfLanes(d, sum)) * share;

@@ -164,10 +164,15 @@ struct CStep {
   tersekv_attention attention = {};
 };
 
-TEST(CApi, CacheEqualsTheOneOfCpp) {
-  const Model model = reference::MakeModel("k4v4", {{4, 2, 32, 64}}, 2);
+class CApiCache : public ::testing::TestWithParam<Arithmetic> {};
+INSTANTIATE_TEST_SUITE_P(Arithmetics, CApiCache, ::testing::Values(Arithmetic::kInt16, Arithmetic::kExact));
+
+TEST_P(CApiCache, EqualsTheOneOfCpp) {
+  Model model = reference::MakeModel("k4v4", {{4, 2, 32, 64}}, 2);
+  model.config.arithmetic = GetParam();
   CStep step(model, 200);
-  const tersekv_cache_config config = Config("k4v4");
+  tersekv_cache_config config = Config("k4v4");
+  config.exact = GetParam() == Arithmetic::kExact ? 1 : 0;
   tersekv_cache* cache = nullptr;
   ASSERT_EQ(tersekv_cache_create(&config, &cache), TERSEKV_OK);
   ASSERT_EQ(tersekv_step_begin(cache, step.tokens.data(), 200), TERSEKV_OK);

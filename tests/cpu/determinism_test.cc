@@ -25,8 +25,7 @@ using reference::Token;
 // "exact " before a spec: in that arithmetic.
 Model TestModel(const std::string& name, int max_workers = 1) {
   const bool exact = name.starts_with("exact ");
-  Model model =
-      reference::MakeModel(exact ? name.substr(6) : name, {{6, 2, 64, 32}, {4, 1, 32, 64}}, max_workers);
+  Model model = reference::MakeModel(exact ? name.substr(6) : name, {{6, 2, 64, 32}, {4, 1, 32, 64}}, max_workers);
   model.config.arithmetic = exact ? Arithmetic::kExact : Arithmetic::kInt16;
   model.params.softcap = 20;
   model.params.max_alibi_bias = 4;

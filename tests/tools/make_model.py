@@ -255,7 +255,7 @@ def parse_arguments():
     add_in_out(sub)
     sub.set_defaults(run=lambda args: make_output(args, lambda path: write_f32(args.input, path)))
 
-    sub = command("random", "small model with random f32 weights", RANDOM_HELP)
+    sub = command("random", "model with random weights", RANDOM_HELP)
     count = at_least(1)
     sub.add_argument("--arch", choices=("llama", "qwen2", "mpt", "gemma2"), default="llama", help="default llama")
     sub.add_argument("--layers", type=count, default=2, metavar="N", help="default 2")
@@ -270,6 +270,7 @@ def parse_arguments():
     sub.add_argument(
         "--softcap", type=positive_float, metavar="S", help="gemma2: default 5, so low that a wrong cap shows in logits"
     )
+    sub.add_argument("--type", choices=("f32", "q4_0"), default="f32", help="of matrices, default f32")
     sub.add_argument("--seed", type=at_least(0), default=0, metavar="S", help="default 0")
     add_in_out(sub, has_in=False)
 

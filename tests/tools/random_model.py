@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small GGUF models with seeded random f32 weights, for make_model.py."""
+"""GGUF models with seeded random weights, for make_model.py."""
 import contextlib
 import itertools
 import string
@@ -8,7 +8,7 @@ import zlib
 # gguf and numpy are imported where they are used, as in make_model.py.
 
 RANDOM_HELP = """\
-A small model with seeded random f32 weights and a byte tokenizer that needs no other file. Its text is noise;
+A model with seeded random weights, small by default, and a byte tokenizer that needs no other file. Its text is noise;
 its attention has the shape asked for.
 
   llama   rotary positions, gated feed-forward; --embd may differ from heads * head-dim
@@ -19,7 +19,7 @@ its attention has the shape asked for.
 BYTE_TOKENS = 256
 SPECIAL_TOKENS = ["<unk>", "<s>", "</s>"]
 MIN_VOCAB = len(SPECIAL_TOKENS) + BYTE_TOKENS + 1  # one piece at least: the space mark
-MAX_VOCAB = 10000  # pieces of up to three letters
+MAX_VOCAB = 400000  # pieces of up to four letters
 
 
 class UserError(Exception):
@@ -40,6 +40,8 @@ def check_random(args):
         raise UserError("--head-dim must be even")
     if args.arch in ("qwen2", "mpt") and args.embd != width:
         raise UserError(f"--arch {args.arch} needs --embd = heads * head-dim = {width}")
+    if args.type == "q4_0" and any(n % 32 for n in (args.embd, args.ffn, width)):
+        raise UserError("--type q4_0 needs --embd, --ffn and heads * head-dim that are multiples of 32")
     if not MIN_VOCAB <= args.vocab <= MAX_VOCAB:
         raise UserError(f"--vocab must be {MIN_VOCAB} to {MAX_VOCAB}")
     if args.arch != "gemma2":
@@ -52,16 +54,17 @@ def check_random(args):
 
 
 def add_tokenizer(writer, vocab):
-    """SentencePiece kind: three special tokens, one token a byte, then pieces of one to three characters."""
+    """SentencePiece kind: three special tokens, one token a byte, then pieces of one to four characters."""
     import gguf
 
     space = "\u2581"
     letters = "etaoinshrdlucmfwypvbgkqjxz"
     single = [space, *letters, *string.digits, *string.punctuation, *letters.upper()]
     pairs = (a + b for a, b in itertools.product(space + letters, letters))
-    triples = (a + b for a, b in itertools.product((x + y for x, y in itertools.product(letters, letters)), letters))
+    triples = map("".join, itertools.product(letters, repeat=3))
+    quads = map("".join, itertools.product(letters, repeat=4))
     count = vocab - len(SPECIAL_TOKENS) - BYTE_TOKENS
-    pieces = list(itertools.islice(itertools.chain(single, pairs, triples), count))
+    pieces = list(itertools.islice(itertools.chain(single, pairs, triples, quads), count))
     kind = gguf.TokenType
     types = [kind.UNKNOWN, kind.CONTROL, kind.CONTROL] + [kind.BYTE] * BYTE_TOKENS + [kind.NORMAL] * count
     writer.add_tokenizer_model("llama")
@@ -84,7 +87,8 @@ def write_random(args, path):
     q_width, kv_width = args.heads * dim, args.kv_heads * dim
 
     writer.add_name(f"random {args.arch}")
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    file_types = {"f32": gguf.LlamaFileType.ALL_F32, "q4_0": gguf.LlamaFileType.MOSTLY_Q4_0}
+    writer.add_file_type(file_types[args.type])
     writer.add_vocab_size(args.vocab)
     writer.add_context_length(args.ctx)
     writer.add_embedding_length(embd)
@@ -110,7 +114,12 @@ def write_random(args, path):
     def normal(name, shape, mean, std):
         # A stream of its own for each tensor: one option changes no other tensor than those whose shape it sets.
         rng = np.random.default_rng([args.seed, zlib.crc32(name.encode())])
-        writer.add_tensor(name, mean + np.float32(std) * rng.standard_normal(shape, dtype=np.float32))
+        values = mean + np.float32(std) * rng.standard_normal(shape, dtype=np.float32)
+        if args.type == "q4_0" and len(shape) == 2:
+            kind = gguf.GGMLQuantizationType.Q4_0
+            writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(name, values)
 
     # 1/sqrt(inputs) keeps Q, K, V and the logits near unit size: attention is neither flat nor chaotic.
     def matrix(name, rows, inputs):

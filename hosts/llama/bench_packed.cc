@@ -1,35 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/packed_attention.h"
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <random>
 
+#include "hosts/llama/noise.h"
 #include "src/base/check.h"
 #include "src/base/spin_barrier.h"
 #include "src/base/thread_pool.h"
+#include "tersekv/llama_bench.h"
 
-namespace tersekv::cli {
+namespace tersekv::llama {
 namespace {
 
 constexpr int64_t kFillTokens = 512;  // a step while the history is made
+constexpr size_t kRows = 1024;
 
 using Clock = std::chrono::steady_clock;
 
-class NoisePackedAttention : public PackedAttention {
+class PackedBench : public AttentionBench {
  public:
-  NoisePackedAttention(std::unique_ptr<KvCache> cache, const LayerShape& shape, int64_t depth, int queries, int threads,
-                       const std::vector<std::vector<float>>& k_rows, const std::vector<std::vector<float>>& v_rows)
+  PackedBench(std::unique_ptr<KvCache> cache, const AttentionBenchShape& shape, const AttentionBenchRows& rows)
       : cache_(std::move(cache)),
-        shape_(shape),
-        layers_(static_cast<int>(cache_->config().layers.size())),
-        depth_(depth),
-        queries_(queries),
-        pool_(threads),
-        k_rows_(k_rows),
-        v_rows_(v_rows),
-        out_(static_cast<size_t>(queries) * static_cast<size_t>(shape.heads * shape.head_dim_v)) {}
+        shape_(shape.layer),
+        layers_(shape.layers),
+        depth_(shape.depth),
+        queries_(shape.queries),
+        pool_(shape.threads),
+        rows_(rows),
+        out_(static_cast<size_t>(queries_) * static_cast<size_t>(shape_.heads * shape_.head_dim_v)) {}
 
   Status Fill() {
     for (int64_t begin = 0; begin < depth_; begin += kFillTokens) {
@@ -43,14 +41,14 @@ class NoisePackedAttention : public PackedAttention {
     return {};
   }
 
-  Result<StepSeconds> Run(const std::vector<float>& q) override {
+  Result<StepSeconds> Run() override {
     Settle();
     const auto begun = Clock::now();
     TERSEKV_RETURN_IF_ERROR(Begin(depth_, queries_));
     AttentionParams params;
     params.scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim_k));
     Queries queries;
-    queries.data = q.data();
+    queries.data = rows_.q.data();
     queries.heads = shape_.heads;
     queries.out = out_.data();
     queries.head_stride = static_cast<ptrdiff_t>(sizeof(float)) * shape_.head_dim_k;
@@ -80,8 +78,8 @@ class NoisePackedAttention : public PackedAttention {
     return seconds;
   }
 
-  const std::vector<float>& Output() const override { return out_; }
-  CacheUsage Usage() const override { return cache_->Usage(); }
+  std::vector<float> Output() const override { return out_; }
+  size_t cache_bytes() const override { return cache_->Usage().bytes_used; }
 
  private:
   // Keeps the workers busy until the peer's threads, which spin on for a while, are asleep: as awake as in a model.
@@ -96,8 +94,8 @@ class NoisePackedAttention : public PackedAttention {
     tokens_.clear();
     for (int64_t t = 0; t < n; ++t) tokens_.push_back({0, static_cast<int32_t>(begin + t)});
     TERSEKV_RETURN_IF_ERROR(cache_->BeginStep(tokens_));
-    Gather(k_rows_, begin, n, &k_step_);
-    Gather(v_rows_, begin, n, &v_step_);
+    Gather(rows_.k, begin, n, &k_step_);
+    Gather(rows_.v, begin, n, &v_step_);
     return {};
   }
   static void Gather(const std::vector<std::vector<float>>& rows, int64_t begin, int64_t n, std::vector<float>* out) {
@@ -119,43 +117,37 @@ class NoisePackedAttention : public PackedAttention {
   int64_t depth_;
   int queries_;
   ThreadPool pool_;
-  const std::vector<std::vector<float>>&k_rows_, &v_rows_;
+  const AttentionBenchRows& rows_;
   std::vector<StepToken> tokens_;
   std::vector<float> k_step_, v_step_, out_;
 };
 
 }  // namespace
 
-std::vector<std::vector<float>> NoiseRows(size_t width, size_t count, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> mean(width);
-  for (float& m : mean) m = normal(random);
-  std::vector<std::vector<float>> rows(count, std::vector<float>(width));
-  for (std::vector<float>& row : rows) {
-    for (size_t c = 0; c < width; ++c) row[c] = mean[c] + normal(random) * (0.25f + static_cast<float>(c % 16) / 8);
+AttentionBenchRows::AttentionBenchRows(const AttentionBenchShape& shape) {
+  const LayerShape& layer = shape.layer;
+  k = NoiseRows(layer.kv_heads * layer.head_dim_k, kRows, 1);
+  v = NoiseRows(layer.kv_heads * layer.head_dim_v, kRows, 2);
+  for (const auto& row : NoiseRows(layer.heads * layer.head_dim_k, static_cast<size_t>(shape.queries), 3)) {
+    q.insert(q.end(), row.begin(), row.end());
   }
-  return rows;
 }
 
-Result<std::unique_ptr<PackedAttention>> PackedAttention::Create(const std::string& spec, const LayerShape& shape,
-                                                                 int layers, int64_t depth, int queries, int threads,
-                                                                 Arithmetic arithmetic,
-                                                                 const std::vector<std::vector<float>>& k_rows,
-                                                                 const std::vector<std::vector<float>>& v_rows) {
+Result<std::unique_ptr<AttentionBench>> AttentionBench::Packed(const AttentionBenchShape& shape,
+                                                               const std::string& spec, Arithmetic arithmetic,
+                                                               const AttentionBenchRows& rows) {
   const auto parsed = ParseSpec(spec);
   if (!parsed) return parsed.error();
   CacheConfig config;
   config.spec = *parsed;
-  config.layers.assign(static_cast<size_t>(layers), shape);
-  config.max_workers = threads;
+  config.layers.assign(static_cast<size_t>(shape.layers), shape.layer);
+  config.max_workers = shape.threads;
   config.arithmetic = arithmetic;
   auto cache = KvCache::Create(config);
   if (!cache) return cache.error();
-  auto attention =
-      std::make_unique<NoisePackedAttention>(std::move(*cache), shape, depth, queries, threads, k_rows, v_rows);
-  TERSEKV_RETURN_IF_ERROR(attention->Fill());
-  return std::unique_ptr<PackedAttention>(std::move(attention));
+  auto bench = std::make_unique<PackedBench>(std::move(*cache), shape, rows);
+  TERSEKV_RETURN_IF_ERROR(bench->Fill());
+  return std::unique_ptr<AttentionBench>(std::move(bench));
 }
 
-}  // namespace tersekv::cli
+}  // namespace tersekv::llama

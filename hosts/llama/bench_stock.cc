@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hosts/llama/stock_attention.h"
-
 #include <fmt/format.h>
 
 #include <chrono>
@@ -12,6 +10,7 @@
 #include "ggml-cpu.h"
 #include "ggml.h"
 #include "src/base/half.h"
+#include "tersekv/llama_bench.h"
 
 namespace tersekv::llama {
 namespace {
@@ -28,18 +27,22 @@ struct BufferFree {
   void operator()(ggml_backend_buffer* buffer) const { ggml_backend_buffer_free(buffer); }
 };
 
-class CpuStockAttention : public StockAttention {
+class StockBench : public AttentionBench {
  public:
-  CpuStockAttention(const LayerShape& shape, int layers, int64_t depth, int queries, ggml_type type, int threads)
-      : shape_(shape), layers_(layers), depth_(depth), queries_(queries), type_(type) {
+  StockBench(const AttentionBenchShape& shape, ggml_type type, const AttentionBenchRows& rows)
+      : shape_(shape.layer),
+        layers_(shape.layers),
+        depth_(shape.depth),
+        queries_(shape.queries),
+        type_(type),
+        rows_(rows) {
     backend_.reset(ggml_backend_cpu_init());
-    ggml_backend_cpu_set_n_threads(backend_.get(), threads);
+    ggml_backend_cpu_set_n_threads(backend_.get(), shape.threads);
   }
 
   bool Build() {
-    const ggml_init_params params = {ggml_tensor_overhead() * (16 + 8 * static_cast<size_t>(layers_)) +
-                                         ggml_graph_overhead(),
-                                     nullptr, true};
+    const ggml_init_params params = {
+        ggml_tensor_overhead() * (16 + 8 * static_cast<size_t>(layers_)) + ggml_graph_overhead(), nullptr, true};
     context_.reset(ggml_init(params));
     ggml_context* c = context_.get();
     const int64_t cells = (depth_ + queries_ + kCellPadding - 1) / kCellPadding * kCellPadding;
@@ -61,10 +64,10 @@ class CpuStockAttention : public StockAttention {
     return buffer_ != nullptr;
   }
 
-  void Fill(const std::vector<std::vector<float>>& k_rows, const std::vector<std::vector<float>>& v_rows) {
+  void Fill() {
     for (int l = 0; l < layers_; ++l) {
-      FillSide(k_[static_cast<size_t>(l)], shape_.kv_heads * shape_.head_dim_k, k_rows);
-      FillSide(v_[static_cast<size_t>(l)], shape_.kv_heads * shape_.head_dim_v, v_rows);
+      FillSide(k_[static_cast<size_t>(l)], shape_.kv_heads * shape_.head_dim_k, rows_.k);
+      FillSide(v_[static_cast<size_t>(l)], shape_.kv_heads * shape_.head_dim_v, rows_.v);
     }
     std::vector<ggml_fp16_t> mask(static_cast<size_t>(ggml_nelements(mask_)));
     for (int64_t i = 0; i < queries_; ++i) {
@@ -75,13 +78,15 @@ class CpuStockAttention : public StockAttention {
       }
     }
     ggml_backend_tensor_set(mask_, mask.data(), 0, ggml_nbytes(mask_));
+    ggml_backend_tensor_set(q_, rows_.q.data(), 0, ggml_nbytes(q_));
   }
 
-  double Run(const std::vector<float>& q) override {
-    ggml_backend_tensor_set(q_, q.data(), 0, ggml_nbytes(q_));
+  Result<StepSeconds> Run() override {
     const auto start = std::chrono::steady_clock::now();
-    ggml_backend_graph_compute(backend_.get(), graph_);
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (ggml_backend_graph_compute(backend_.get(), graph_) != GGML_STATUS_SUCCESS) {
+      return Internal("llama.cpp's attention failed");
+    }
+    return StepSeconds{0, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()};
   }
 
   std::vector<float> Output() const override {
@@ -116,6 +121,7 @@ class CpuStockAttention : public StockAttention {
   int64_t depth_;
   int queries_;
   ggml_type type_;
+  const AttentionBenchRows& rows_;
   std::unique_ptr<ggml_backend, BackendFree> backend_;
   std::unique_ptr<ggml_context, ContextFree> context_;
   std::unique_ptr<ggml_backend_buffer, BufferFree> buffer_;
@@ -126,25 +132,24 @@ class CpuStockAttention : public StockAttention {
 
 }  // namespace
 
-Result<std::unique_ptr<StockAttention>> StockAttention::Create(const LayerShape& shape, int layers, int64_t depth,
-                                                               int queries, const std::string& cache, int threads,
-                                                               const std::vector<std::vector<float>>& k_rows,
-                                                               const std::vector<std::vector<float>>& v_rows) {
+Result<std::unique_ptr<AttentionBench>> AttentionBench::Stock(const AttentionBenchShape& shape, const std::string& name,
+                                                              const AttentionBenchRows& rows) {
   for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q5_0,
                                GGML_TYPE_Q5_1, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_IQ4_NL}) {
-    if (cache != ggml_type_name(type)) continue;
+    if (name != ggml_type_name(type)) continue;
     const int64_t block = ggml_blck_size(type);
-    if (shape.head_dim_k % block != 0 || shape.head_dim_v % block != 0) {
-      return Unsupported(fmt::format("llama.cpp's {} needs head dims that are multiples of {}", cache, block));
+    if (shape.layer.head_dim_k % block != 0 || shape.layer.head_dim_v % block != 0) {
+      return Unsupported(fmt::format("llama.cpp's {} needs head dims that are multiples of {}", name, block));
     }
-    auto attention = std::make_unique<CpuStockAttention>(shape, layers, depth, queries, type, threads);
-    if (!attention->Build()) {
-      return OutOfBudget(fmt::format("no memory for a {} cache of {} tokens and {} layers", cache, depth, layers));
+    auto bench = std::make_unique<StockBench>(shape, type, rows);
+    if (!bench->Build()) {
+      return OutOfBudget(
+          fmt::format("no memory for a {} cache of {} tokens and {} layers", name, shape.depth, shape.layers));
     }
-    attention->Fill(k_rows, v_rows);
-    return std::unique_ptr<StockAttention>(std::move(attention));
+    bench->Fill();
+    return std::unique_ptr<AttentionBench>(std::move(bench));
   }
-  return InvalidArgument(fmt::format("llama.cpp has no cache type '{}': try f16, q8_0 or q4_0", cache));
+  return InvalidArgument(fmt::format("llama.cpp has no cache type '{}': try f16, q8_0 or q4_0", name));
 }
 
 }  // namespace tersekv::llama
