@@ -52,7 +52,7 @@ class Case(unittest.TestCase):
 class WithoutModel(Case):
     def test_version_and_help(self):
         self.assertRegex(self.ok("--version").stdout, r"^tersekv \d+\.\d+\.\d+ \(.+\)\n$")
-        for command in ("run", "eval", "codecs", "doctor"):
+        for command in ("run", "eval", "bench", "codecs", "doctor"):
             self.assertIn(f"tersekv {command}", self.ok(command, "--help").stdout)
 
     def test_usage(self):
@@ -97,6 +97,37 @@ class WithoutModel(Case):
         self.assertEqual(table, self.ok("codecs").stdout)
         for spec in specs:
             self.assertIn(f"\n{spec} ", table)
+
+    def test_bench_attend(self):
+        out = self.tmp / "attend.json"
+        args = ("bench", "attend", "--layers", "2", "--kv-heads", "2", "--depths", "0,300", "--repeat", "2")
+        done = self.ok(*args, "--kv", "k4v4,f16", "--peer", "f16,q8_0", "--json", out)
+        result = json.loads(out.read_text())
+        self.assertEqual(list(result), ENVELOPE)
+        rows = result["rows"]
+        names = ["k4v4", "f16", "stock-f16", "stock-q8_0"]
+        self.assertEqual([(row["depth"], row["spec"]) for row in rows], [(d, n) for d in (0, 300) for n in names])
+        for row in rows:
+            self.assertEqual(row["shape"], "2x2x4x64")
+            self.assertGreater(row["us_chain"], 0)
+            self.assertLessEqual(row["us_chain_low"], row["us_chain"])
+            self.assertAlmostEqual(row["us_chain"], 2 * row["us"])
+            self.assertAlmostEqual(row["ratio"], row["peer_us"] / row["us"])
+            self.assertIn(row["spec"], done.stdout)
+        best = max(row["ratio"] for row in rows if row["spec"].startswith("stock-") and row["depth"] == 300)
+        self.assertEqual(best, 1)
+        alone = json.loads(self.ok(*args, "--peer", "none", "--queries", "20", "--arithmetic", "exact", "--json",
+                                   "-").stdout)
+        self.assertEqual([row["peer"] for row in alone["rows"]], ["", ""])
+
+    def test_bench_refuses(self):
+        self.refused(2, ["bench", "--help"], "bench")
+        self.refused(2, ["'4k'", "--depths"], "bench", "attend", "--depths", "4k")
+        self.refused(2, ["'q3_0'", "q4_0"], "bench", "attend", "--depths", "64", "--peer", "q3_0", "--quiet")
+        self.refused(2, ["stock-f16", "--peer"], "bench", "attend", "--kv", "stock-f16")
+        self.refused(1, ["head_dim 80", "f16"], "bench", "attend", "--head-dim", "80", "--depths", "64", "--quiet")
+        self.refused(2, ["no model"], "bench", "e2e", "--quiet")
+        self.refused(2, ["stock-q3_0"], "bench", "e2e", "--peer", "q3_0")
 
     def test_doctor(self):
         done = self.ok("doctor", TERSEKV_LOG="7")
@@ -182,6 +213,20 @@ class WithModel(Case):
             self.assertEqual([row["spec"] for row in csv.DictReader(file)], ["f16", "k4v4", "k2v2"])
         self.refused(2, ["one context of 8192", "--ctx"], "eval", "-m", MODEL, "--text", self.tmp / "text", "--ctx",
                      "8192")
+
+    def test_bench_e2e(self):
+        out = self.tmp / "e2e.json"
+        self.ok("bench", "e2e", "-m", MODEL, "--kv", "k4v4", "--peer", "f16", "--depths", "0,200", "--repeat", "1",
+                "--tokens", "2", "--prefill", "1", "--sequences", "2", "--json", out, "--quiet")
+        rows = json.loads(out.read_text())["rows"]
+        self.assertEqual([(row["depth"], row["spec"]) for row in rows],
+                         [(d, n) for d in (0, 200) for n in ("k4v4", "stock-f16")])
+        for row in rows:
+            self.assertEqual((row["peer"], row["sequences"], row["prefill"]), ("stock-f16", 2, "decode"))
+            self.assertAlmostEqual(row["ratio_token"], row["peer_decode_ms"] / row["decode_ms"])
+            self.assertAlmostEqual(row["ratio_prefill"], row["peer_prefill_ms_512"] / row["prefill_ms_512"])
+            self.assertEqual(row["decode_attn_ms"] is None, row["depth"] == 0)
+        self.refused(1, ["none.gguf"], "bench", "e2e", "-m", "none.gguf", "--quiet")
 
     def test_doctor(self):
         done = self.ok("doctor", "-m", MODEL)
