@@ -33,8 +33,8 @@ class Reader {
 
 template <class T>
 void Append(const T& value, std::vector<uint8_t>* out) {
-  const auto* bytes = reinterpret_cast<const uint8_t*>(&value);
-  out->insert(out->end(), bytes, bytes + sizeof(T));
+  out->resize(out->size() + sizeof(T));
+  std::memcpy(out->data() + out->size() - sizeof(T), &value, sizeof(T));
 }
 
 // One side of one layer: type, bytes a row, rows.

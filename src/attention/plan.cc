@@ -36,8 +36,10 @@ AttendPlan::AttendPlan(const std::vector<StepSequence>& step, int heads, const L
     const StepQuery& last = queries[static_cast<size_t>(tile.first_query + tile.queries - 1)];
     const int64_t packed = std::max<int64_t>(last.packed_end - sink, 0);
     const int64_t chunks = (packed + kChunkTokens - 1) / kChunkTokens;
-    const int64_t raw_chunks = last.order / kChunkTokens + 1;
-    max_chunks_ = std::max({max_chunks_, chunks, raw_chunks});
+    const int64_t window_begin = queries[static_cast<size_t>(tile.first_query)].packed_end;
+    const int64_t sink_chunks = (sink + kChunkTokens - 1) / kChunkTokens;
+    max_raw_chunks_ =
+        std::max(max_raw_chunks_, sink_chunks + last.order / kChunkTokens - window_begin / kChunkTokens + 1);
     tile.first_item = static_cast<int>(items_.size());
     const int64_t spans_wanted =
         (wanted + static_cast<int64_t>(tiles_.size()) - 1) / static_cast<int64_t>(tiles_.size());

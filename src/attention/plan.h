@@ -39,8 +39,8 @@ class AttendPlan {
   const std::vector<AttendItem>& items() const { return items_; }
   int group() const { return group_; }
   int max_rows() const { return max_rows_; }
-  int64_t max_chunks() const { return max_chunks_; }
-  size_t stride() const { return stride_; }  // floats between the accumulators of two rows
+  int64_t max_raw_chunks() const { return max_raw_chunks_; }  // of one tile: those that hold raw tokens it sees
+  size_t stride() const { return stride_; }                   // floats between the accumulators of two rows
   float* states() const { return states_.get(); }
   size_t state_bytes() const { return state_floats_ * sizeof(float); }
   // True for the worker that finished the tile's last item; the count starts over then.
@@ -48,7 +48,7 @@ class AttendPlan {
 
  private:
   int group_ = 1, max_rows_ = 0;
-  int64_t max_chunks_ = 1;
+  int64_t max_raw_chunks_ = 1;
   size_t stride_ = 0, state_floats_ = 0;
   std::vector<AttendTile> tiles_;
   std::vector<AttendItem> items_;

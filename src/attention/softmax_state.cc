@@ -38,13 +38,9 @@ void MergeStates(const SoftmaxState& into, const SoftmaxState& from, int rows, i
   }
 }
 
-int StateFold::Depth(int64_t chunks) {
-  int depth = 2;  // the one being filled, and the first of the stack
-  while (chunks > 1) {
-    chunks /= 2;
-    ++depth;
-  }
-  return depth;
+int StateFold::Slots(int64_t pushed) {
+  constexpr int64_t kAny = 26;  // the one being filled and one for each level of 2^31 tokens
+  return static_cast<int>(pushed + 1 < kAny ? pushed + 1 : kAny);
 }
 
 SoftmaxState StateFold::Next() {

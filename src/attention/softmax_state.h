@@ -32,10 +32,11 @@ struct SoftmaxState {
 void MergeStates(const SoftmaxState& into, const SoftmaxState& from, int rows, int values);
 
 // Folds chunk states, given in ascending order, into one: the binary-counter order of the fixed tree. Memory is the
-// caller's: Depth() states.
+// caller's: Slots() states.
 class StateFold {
  public:
-  static int Depth(int64_t chunks);
+  // For at most `pushed` chunks that are not empty, wherever in the history; 26 are enough for any number.
+  static int Slots(int64_t pushed);
   StateFold(float* memory, int rows, size_t stride, int values)
       : memory_(memory), rows_(rows), values_(values), stride_(stride) {}
 

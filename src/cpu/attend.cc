@@ -79,8 +79,7 @@ HWY_EXPORT(AttendItems);
 void AttendScratch::Reserve(const AttendPlan& plan, const LayerShape& shape, int page_tokens) {
   const size_t rows = static_cast<size_t>(plan.max_rows()), tile = static_cast<size_t>(std::max(page_tokens, 64));
   const size_t dk = static_cast<size_t>(shape.head_dim_k), dv = static_cast<size_t>(shape.head_dim_v);
-  const size_t fold = static_cast<size_t>(StateFold::Depth(plan.max_chunks()) + 1) *
-                      SoftmaxState::Floats(plan.max_rows(), plan.stride());
+  const size_t state = SoftmaxState::Floats(plan.max_rows(), plan.stride());
   size_t floats = 0;
   const auto place = [&](auto** pointer, size_t count) {
     static_assert(sizeof(**pointer) == sizeof(float));
@@ -103,8 +102,8 @@ void AttendScratch::Reserve(const AttendPlan& plan, const LayerShape& shape, int
     place(&v_tile, tile * plan.stride());
     place(&scores, rows * kRowStride);
     place(&row, 4 * std::max(dk, dv));
-    place(&packed_fold, fold);
-    place(&raw_fold, fold);
+    place(&packed_fold, static_cast<size_t>(StateFold::Slots(INT32_MAX)) * state);
+    place(&raw_fold, static_cast<size_t>(StateFold::Slots(plan.max_raw_chunks())) * state);
   };
   place_all();
   if (floats > floats_) {

@@ -118,7 +118,7 @@ std::vector<State> Chunks(int n, Random* random, std::vector<bool>* empty) {
 
 struct Folder {
   explicit Folder(int64_t chunks)
-      : memory(static_cast<size_t>(StateFold::Depth(chunks) + 1) * SoftmaxState::Floats(kRows, kStride), NAN),
+      : memory(static_cast<size_t>(StateFold::Slots(chunks)) * SoftmaxState::Floats(kRows, kStride), NAN),
         fold(memory.data(), kRows, kStride, kValues) {}
   void Put(const SoftmaxState& state, int level) {
     const SoftmaxState next = fold.Next();

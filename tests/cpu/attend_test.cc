@@ -217,6 +217,32 @@ TEST(Attend, Extremes) {
   }
 }
 
+// What a worker needs beside the history does not grow with it.
+TEST(Attend, ScratchIsConstantInTheContext) {
+  for (const char* spec : {"k4v4", "k3v8+win=300"}) {
+    Model model = reference::MakeModel(spec, {{4, 2, 32, 64}}, 2);
+    model.config.arithmetic = Arithmetic::kInt16;
+    auto cache = reference::MakeCache(model);
+    size_t scratch = 0;
+    int tokens = 0;
+    for (const int longer : {9000, 20000, 70000}) {
+      while (tokens < longer) {
+        const std::vector<Token> step = reference::TokenRun(0, tokens, 1000);
+        std::vector<StepToken> begun = reference::StepTokens(step);
+        ASSERT_TRUE(cache->BeginStep(begun).ok());
+        reference::WriteAll(cache.get(), model, step);
+        ASSERT_TRUE(cache->EndStep().ok());
+        tokens += 1000;
+      }
+      (void)reference::RunStep(cache.get(), model, reference::TokenRun(0, tokens, 1), 2);
+      ++tokens;
+      const size_t now = cache->Usage().scratch;
+      EXPECT_EQ(now, scratch == 0 ? now : scratch) << spec << " at " << tokens;
+      scratch = now;
+    }
+  }
+}
+
 TEST(Attend, EverySimdTarget) {
   const std::vector<std::string> targets = SimdTargets();
   ASSERT_FALSE(targets.empty());

@@ -14,8 +14,8 @@ namespace {
 
 template <class T>
 void Append(std::vector<uint8_t>* out, T value) {
-  const auto* bytes = reinterpret_cast<const uint8_t*>(&value);
-  out->insert(out->end(), bytes, bytes + sizeof value);
+  out->resize(out->size() + sizeof(T));
+  std::memcpy(out->data() + out->size() - sizeof(T), &value, sizeof(T));
 }
 
 // Two tokens, one layer; rows of 3 and 2 bytes.
