@@ -37,8 +37,9 @@ void AddEngineOptions(CLI::App* app, EngineOptions* options, bool with_ctx) {
 }
 
 void AddArithmeticOption(CLI::App* app, std::string* arithmetic) {
-  app->add_option("--arithmetic", *arithmetic, "Of packed tokens: int16 (within 5e-4) or exact (fp32, slower)")
-      ->check(CLI::IsMember({"int16", "exact"}).description(""))
+  app->add_option("--arithmetic", *arithmetic,
+                  "Of packed tokens: int16 (error within 5e-4), exact (fp32, slower) or fast (8 bits, within 5e-2)")
+      ->check(CLI::IsMember({"int16", "exact", "fast"}).description(""))
       ->type_name("KIND")
       ->capture_default_str();
 }

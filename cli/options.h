@@ -31,7 +31,7 @@ struct EngineOptions {
 // -m, --ctx, --threads, --ubatch, --mode, --arithmetic.
 void AddEngineOptions(CLI::App* app, EngineOptions* options, bool with_ctx = true);
 void AddArithmeticOption(CLI::App* app, std::string* arithmetic);
-Arithmetic ArithmeticOf(const std::string& name);  // "int16", "exact"
+Arithmetic ArithmeticOf(const std::string& name);  // "int16", "exact", "fast"
 void AddKvBytesOption(CLI::App* app, EngineOptions* options);
 void AddJsonOption(CLI::App* app, std::string* path);  // --json [FILE]; without a value "-"
 Result<llama::SessionOptions> MakeSessionOptions(const EngineOptions& options, const std::string& kv);

@@ -62,6 +62,13 @@ typedef struct tersekv_layer_shape {
   int32_t heads, kv_heads, head_dim_k, head_dim_v;
 } tersekv_layer_shape;
 
+/* Errors are relative to the largest output of a head. */
+typedef enum tersekv_arithmetic {
+  TERSEKV_INT16 = 0, /* 16-bit queries and weights: within 5e-4 */
+  TERSEKV_EXACT = 1, /* fp32: within 2e-5 */
+  TERSEKV_FAST = 2   /* 8 bits for codes of up to 4 bits: within 5e-2 */
+} tersekv_arithmetic;
+
 typedef struct tersekv_cache_config {
   uint32_t struct_size; /* sizeof(tersekv_cache_config) */
   const char* spec;
@@ -69,7 +76,7 @@ typedef struct tersekv_cache_config {
   int32_t n_layers;
   int32_t max_workers;
   uint64_t byte_budget; /* 0 = none */
-  int32_t exact;        /* 0: packed tokens are attended in 16-bit integers, within 5e-4; 1: in fp32, within 2e-5 */
+  int32_t arithmetic;   /* of packed tokens, tersekv_arithmetic */
 } tersekv_cache_config;
 
 typedef struct tersekv_step_token {

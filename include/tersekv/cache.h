@@ -34,6 +34,7 @@ struct LayerShape {
 enum class Arithmetic : uint8_t {
   kInt16 = 0,  // queries and weights as 16-bit integers, exact integer sums: within 5e-4, the faster one
   kExact = 1,  // fp32: within 2e-5
+  kFast = 2,   // codes of up to 4 bits with 8-bit queries and weights: within 5e-2; wider ones as kInt16
 };
 
 struct CacheConfig {

@@ -117,7 +117,11 @@ tersekv_status tersekv_cache_create(const tersekv_cache_config* config, tersekv_
   }
   c.byte_budget = config->byte_budget;
   c.max_workers = config->max_workers;
-  c.arithmetic = config->exact != 0 ? tersekv::Arithmetic::kExact : tersekv::Arithmetic::kInt16;
+  if (config->arithmetic < TERSEKV_INT16 || config->arithmetic > TERSEKV_FAST) {
+    return Report(tersekv::InvalidArgument(
+        fmt::format("arithmetic is {}: 0 (int16), 1 (exact) and 2 (fast) are known", config->arithmetic)));
+  }
+  c.arithmetic = static_cast<tersekv::Arithmetic>(config->arithmetic);
   auto cache = KvCache::Create(c);
   if (!cache) return Report(cache.error());
   *out = new tersekv_cache{std::move(*cache)};

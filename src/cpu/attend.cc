@@ -94,7 +94,7 @@ void AttendScratch::Reserve(const AttendPlan& plan, const LayerShape& shape, int
     for (float** array : {&q_mean, &q_unit, &slope}) place(array, rows);
     for (float** array : {&reference, &factor}) place(array, rows * kMaxBlocks);
     place(&w_start, rows * kMaxBlocks);
-    place(&q_pairs, rows * kRowStride);
+    place(&q_words, rows * kRowStride);
     place(&q_start, rows);
     place(&k_scale, kChunkTokens);
     place(&v_scale, kChunkTokens);

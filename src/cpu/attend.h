@@ -23,17 +23,17 @@ class AttendScratch {
 
   float *q_raw = nullptr, *q_rotated = nullptr;  // [rows, head_dim_k]
   float* q_mean = nullptr;                       // [rows] <q, mean>
-  float* q_unit = nullptr;                       // [rows] value of 1 in q_pairs
-  uint32_t* q_pairs = nullptr;                   // [rows, kRowStride], see PairRows
+  float* q_unit = nullptr;                       // [rows] value of 1 in q_words
+  uint32_t* q_words = nullptr;                   // [rows, kRowStride], see FactorRows
   int32_t* q_start = nullptr;                    // [rows]
   float* slope = nullptr;                        // [rows] of ALiBi
   float *k_scale = nullptr, *v_scale = nullptr;  // [kChunkTokens]
   float* k_tile = nullptr;                       // [head_dim_k, tile_tokens]
   float* v_tile = nullptr;                       // [tile_tokens, stride]
-  float* scores = nullptr;                       // [rows, kRowStride]; then weights, or their pairs (PairRows)
+  float* scores = nullptr;                       // [rows, kRowStride]; then weights, or their words (FactorRows)
   float* reference = nullptr;                    // [rows, kMaxBlocks] largest score of a block
   float* factor = nullptr;                       // [rows, kMaxBlocks] of a block's weighted values
-  int32_t* w_start = nullptr;                    // [rows, kMaxBlocks], see PairRows
+  int32_t* w_start = nullptr;                    // [rows, kMaxBlocks], see FactorRows
   float* row = nullptr;                          // [4 * max head_dim]
   float* packed_fold = nullptr;                  // StateFold memory
   float* raw_fold = nullptr;

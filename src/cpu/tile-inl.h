@@ -13,7 +13,7 @@
 #include "src/cache/sequence.h"
 #include "src/codec/list.h"
 #include "src/codec/page_layout.h"
-#include "src/cpu/pair_product-inl.h"
+#include "src/cpu/integer_product-inl.h"
 #include "src/cpu/weigh-inl.h"
 
 HWY_BEFORE_NAMESPACE();

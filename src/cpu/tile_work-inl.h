@@ -37,7 +37,9 @@ class TileWork {
         dk_(static_cast<size_t>(view_.layout->k.d)),
         dv_(static_cast<size_t>(view_.layout->v.d)),
         stride_(call.plan->stride()),
-        integers_(call.history->config().arithmetic == Arithmetic::kInt16 && !view_.layout->k.raw()) {}
+        integers_(call.history->config().arithmetic != Arithmetic::kExact && !view_.layout->k.raw()),
+        fast_k_(Fast(view_.layout->k)),
+        fast_v_(Fast(view_.layout->v)) {}
 
   int rows() const { return rows_; }
 
@@ -111,12 +113,16 @@ class TileWork {
 
  private:
   static constexpr int64_t kRawBlock = 64;
+  static constexpr int kFastBits = 4;    // wider codes are worth 16 bits
   static constexpr int kDirectRows = 8;  // up to here codes are decoded again for every four rows
 
   template <class T>
   static T* Strided(T* base, ptrdiff_t bytes) {
     using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
     return reinterpret_cast<T*>(reinterpret_cast<Byte*>(base) + bytes);
+  }
+  bool Fast(const SideLayout& side) const {
+    return integers_ && call_.history->config().arithmetic == Arithmetic::kFast && side.bits <= kFastBits;
   }
   const StepQuery& Query(int r) const { return visible_.query(r / group_); }
   int Head(int r) const { return tile_.kv_head * group_ + r % group_; }
@@ -158,20 +164,28 @@ class TileWork {
     if (integers_) QuantiseQuery(r, rotated);
   }
 
-  // To 16-bit pairs whose sums with levels fit 32 bits.
+  // To integers whose sums with levels fit 32 bits.
   HWY_ATTR void QuantiseQuery(int r, const float* q) {
-    const float limit = std::min(kWeightLimit, 2147483647.0f / static_cast<float>(kLift * dk_));
+    const float limit = fast_k_ ? 127.0f : std::min(kWeightLimit, 2147483647.0f / static_cast<float>(kLift * dk_));
     float largest = 0;
     for (size_t c = 0; c < dk_; ++c) largest = std::max(largest, std::fabs(q[c]));
     const float factor = largest > 0 ? limit / largest : 0.0f;
-    uint32_t* pairs = s_.q_pairs + static_cast<size_t>(r) * kRowStride;
+    uint32_t* words = s_.q_words + static_cast<size_t>(r) * kRowStride;
     int32_t sum = 0;
-    const auto quantised = [&](size_t c) { return static_cast<int32_t>(std::nearbyint(q[c] * factor)); };
+    const auto quantised = [&](size_t c) {
+      const auto x = static_cast<int32_t>(std::nearbyint(q[c] * factor));
+      sum += x;
+      return static_cast<uint32_t>(x);
+    };
     for (size_t m = 0; m < dk_; m += kBlockDepth) {
-      for (size_t j = 0; j < kPairStride; ++j) {
-        const int32_t low = quantised(m + j), high = quantised(m + j + kPairStride);
-        sum += low + high;
-        *pairs++ = (static_cast<uint32_t>(low) & 0xffffu) | static_cast<uint32_t>(high) << 16;
+      for (size_t i = 0; fast_k_ && i < 4; ++i) {
+        *words = 0;
+        for (size_t b = 0; b < 4; ++b) *words |= (quantised(m + i + 4 * b) & 0xffu) << (8 * b);
+        ++words;
+      }
+      for (size_t j = 0; !fast_k_ && j < kPairStride; ++j) {
+        const uint32_t low = quantised(m + j) & 0xffffu;
+        *words++ = low | quantised(m + j + kPairStride) << 16;
       }
     }
     s_.q_start[r] = static_cast<int32_t>(0u - static_cast<uint32_t>(kLift) * static_cast<uint32_t>(sum));
@@ -192,6 +206,7 @@ class TileWork {
     chunk.positions = view_.positions + view_.sink + first;
     chunk.scaled = !layout.k.raw();
     chunk.integers = integers_;
+    chunk.weights = !integers_ ? WeightKind::kFloats : fast_v_ ? WeightKind::kQuads : WeightKind::kPairs;
     for (int b = 0; b < chunk.count; ++b) {
       ChunkBlocks::Block& block = chunk.block[b];
       if (chunk.scaled) {
@@ -283,8 +298,11 @@ class TileWork {
     const SideLayout& k = view_.layout->k;
     float* scores = s_.scores + block.at;
     if (integers_) {
-      const PairRows queries = {s_.q_pairs, s_.q_start, 1, 0, dk_ / kBlockDepth};
-      return Sums(k, unit + k.codes_offset, next, queries, s_.k_tile, {scores, kRowStride});
+      const FactorRows queries = {s_.q_words, s_.q_start, 1, 0, dk_ / kBlockDepth};
+      const SumsOut out = {scores, kRowStride};
+      const uint8_t* codes = unit + k.codes_offset;
+      return fast_k_ ? FastSums<QuadQueries>(k, codes, next, queries, s_.k_tile, out)
+                     : Sums<Pairs>(k, codes, next, queries, s_.k_tile, out);
     }
     if (k.raw()) {
       LoadRawKTile(k, unit, s_.k_tile);
@@ -301,9 +319,14 @@ class TileWork {
     const SideLayout& v = view_.layout->v;
     const size_t begin = static_cast<size_t>(block.any.begin()), end = static_cast<size_t>(block.any.end());
     if (integers_) {
-      const PairRows weights = {reinterpret_cast<const uint32_t*>(s_.scores) + block.at / 2, s_.w_start + b, kMaxBlocks,
-                                begin / kBlockDepth, (end + kBlockDepth - 1) / kBlockDepth};
-      return Sums(v, unit + v.codes_offset, next, weights, s_.v_tile, {state.acc, stride_, s_.factor + b, kMaxBlocks});
+      const size_t words = fast_v_ ? QuadWeights::kWords : Pairs::kWords;
+      const FactorRows weights = {
+          reinterpret_cast<const uint32_t*>(s_.scores) + static_cast<size_t>(block.at) / kBlockDepth * words,
+          s_.w_start + b, kMaxBlocks, begin / kBlockDepth, (end + kBlockDepth - 1) / kBlockDepth};
+      const SumsOut out = {state.acc, stride_, s_.factor + b, kMaxBlocks};
+      const uint8_t* codes = unit + v.codes_offset;
+      return fast_v_ ? FastSums<QuadWeights>(v, codes, next, weights, s_.v_tile, out)
+                     : Sums<Pairs>(v, codes, next, weights, s_.v_tile, out);
     }
     if (v.raw()) {
       LoadRawVTile(v, unit, begin, end, s_.v_tile, stride_);
@@ -321,15 +344,28 @@ class TileWork {
              static_cast<size_t>(rows_), stride_);
   }
 
-  HWY_ATTR void Sums(const SideLayout& side, const uint8_t* codes, const uint8_t* next, const PairRows& x, float* tile,
-                     const SumsOut& out) {
-    const size_t rows = static_cast<size_t>(rows_), depth = side.depth(), width = side.width();
+  template <class Kind>
+  HWY_ATTR void Sums(const SideLayout& side, const uint8_t* codes, const uint8_t* next, const FactorRows& x,
+                     float* tile, const SumsOut& out) {
+    WithBits(side.bits, [&](auto bits) HWY_ATTR { SumsOf<Kind, bits>(side, codes, next, x, tile, out); });
+  }
+  template <class Kind>
+  HWY_ATTR void FastSums(const SideLayout& side, const uint8_t* codes, const uint8_t* next, const FactorRows& x,
+                         float* tile, const SumsOut& out) {
     WithBits(side.bits, [&](auto bits) HWY_ATTR {
-      if (rows_ <= kDirectRows) return PairProduct(CodeSource<bits>(codes, depth, next), x, rows, width, out);
-      uint16_t* pairs = reinterpret_cast<uint16_t*>(tile);
-      DecodePairs<bits>(codes, depth, width, next, pairs);
-      PairProduct(PairSource(pairs, depth), x, rows, width, out);
+      if constexpr (bits <= kFastBits) SumsOf<Kind, bits>(side, codes, next, x, tile, out);
     });
+  }
+  template <class Kind, int kBits>
+  HWY_ATTR void SumsOf(const SideLayout& side, const uint8_t* codes, const uint8_t* next, const FactorRows& x,
+                       float* tile, const SumsOut& out) {
+    const size_t rows = static_cast<size_t>(rows_), depth = side.depth(), width = side.width();
+    if (rows_ <= kDirectRows) {
+      return IntegerProduct<Kind>(CodeSource<kBits>(codes, depth, next), x, rows, width, out);
+    }
+    uint8_t* decoded = reinterpret_cast<uint8_t*>(tile);
+    DecodeTile<Kind, kBits>(codes, depth, width, next, decoded);
+    IntegerProduct<Kind>(TileSource(decoded, depth), x, rows, width, out);
   }
 
   const AttendCall& call_;
@@ -341,7 +377,7 @@ class TileWork {
   const Weigher weigher_;
   const int group_, rows_;
   const size_t dk_, dv_, stride_;
-  const bool integers_;
+  const bool integers_, fast_k_, fast_v_;  // packed tokens: not in fp32; 8-bit queries; 8-bit weights
 };
 
 }  // namespace HWY_NAMESPACE

@@ -24,6 +24,10 @@ using DF = hn::CappedTag<float, 16>;
 using VF = hn::Vec<DF>;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr float kWeightLimit = 32767;  // of 16-bit weights
+constexpr float kByteLimit = 255;      // of 8-bit weights
+
+// What weights become: fp32 in place of the scores, or words of integer_product-inl.h (Pairs, QuadWeights).
+enum class WeightKind { kFloats, kPairs, kQuads };
 
 // Adding it rounds a float below 2^22 to an integer, which is then in the low bits.
 constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23
@@ -56,14 +60,15 @@ struct ChunkBlocks {
   Block block[kMaxBlocks];
   const int32_t* positions = nullptr;  // of column 0
   bool scaled = false;                 // scratch.k_scale and v_scale apply, and the mean's score
-  bool integers = false;               // scores are integer sums, weights become 16-bit pairs
+  bool integers = false;               // scores are integer sums
+  WeightKind weights = WeightKind::kFloats;
 };
 
 class Weigher {
  public:
   Weigher(AttendScratch* scratch, float softcap) : s_(*scratch), softcap_(softcap) {}
 
-  // Scores of all rows -> weights: fp32 in their place, or pairs in the first half of the row's place. state: fresh;
+  // Scores of all rows -> weights: fp32 in their place, or words at the beginning of the row's place. state: fresh;
   // gets each row's maximum and sum. visible(r), position(r): of row r, in columns of the chunk.
   template <class V, class P>
   HWY_ATTR void Weigh(const ChunkBlocks& chunk, int rows, const SoftmaxState& state, V&& visible, P&& position) const {
@@ -86,12 +91,14 @@ class Weigher {
         const ChunkBlocks::Block& block = chunk.block[b];
         if (s_.reference[r * kMaxBlocks + b] == kMinusInfinity) {
           Nothing(chunk, block, r, b);
-        } else if (!chunk.integers) {
+        } else if (chunk.weights == WeightKind::kFloats) {
           sum += Floats(chunk, block, r, v, state.m[r]);
-        } else if (v.covers(block.begin, block.end)) {
-          sum += Pairs<false>(block, r, b, v);
+        } else if (chunk.weights == WeightKind::kPairs) {
+          sum += v.covers(block.begin, block.end) ? Words<false, false>(block, r, b, v)
+                                                  : Words<true, false>(block, r, b, v);
         } else {
-          sum += Pairs<true>(block, r, b, v);
+          sum +=
+              v.covers(block.begin, block.end) ? Words<false, true>(block, r, b, v) : Words<true, true>(block, r, b, v);
         }
       }
       state.l[r] = sum;
@@ -150,11 +157,8 @@ class Weigher {
   void Nothing(const ChunkBlocks& chunk, const ChunkBlocks::Block& block, int r, int b) const {
     s_.w_start[r * kMaxBlocks + b] = 0;
     const size_t n = static_cast<size_t>(block.end - block.begin);
-    if (chunk.integers) {
-      std::memset(Row(r) + block.begin / 2, 0, n / 2 * sizeof(float));
-    } else {
-      std::memset(Row(r) + block.begin, 0, n * sizeof(float));
-    }
+    const int64_t share = chunk.weights == WeightKind::kFloats ? 1 : chunk.weights == WeightKind::kPairs ? 2 : 4;
+    std::memset(Row(r) + block.begin / share, 0, n / static_cast<size_t>(share) * sizeof(float));
   }
 
   HWY_INLINE float Floats(const ChunkBlocks& chunk, const ChunkBlocks::Block& block, int r, const Visible& v,
@@ -173,22 +177,22 @@ class Weigher {
     return hn::GetLane(hn::SumOfLanes(d, sum));
   }
 
-  // Weights relative to the block's own maximum, times v_scale, in units of (largest v_scale / kWeightLimit), as the
-  // pairs of pair_product-inl.h: a block keeps its precision however small its share is.
-  template <bool kMasked>
-  HWY_INLINE float Pairs(const ChunkBlocks::Block& block, int r, int b, const Visible& v) const {
+  // Weights relative to the block's own maximum, times v_scale, in units of (largest v_scale / limit), as the words of
+  // integer_product-inl.h: a block keeps its precision however small its share is.
+  template <bool kMasked, bool kQuads>
+  HWY_INLINE float Words(const ChunkBlocks::Block& block, int r, int b, const Visible& v) const {
     const DF d;
     const hn::RebindToUnsigned<DF> du;
-    constexpr float kLog2E = 1.44269504f;
+    constexpr float kLog2E = 1.44269504f, kLimit = kQuads ? kByteLimit : kWeightLimit;
     constexpr size_t kLanes = hn::MaxLanes(DF());
     const float* scores = Row(r);
-    uint32_t* pairs = reinterpret_cast<uint32_t*>(Row(r)) + block.begin / 2;
+    uint32_t* words = reinterpret_cast<uint32_t*>(Row(r)) + block.begin / (kQuads ? 4 : 2);
     const float largest = kMasked ? LargestSeen(block, v) : block.largest_v_scale;
-    const VF factor = hn::Set(d, largest > 0 ? kWeightLimit / largest : 0.0f);
+    const VF factor = hn::Set(d, largest > 0 ? kLimit / largest : 0.0f);
     const VF reference = hn::Set(d, -s_.reference[r * kMaxBlocks + b] * kLog2E);
     VF sum = hn::Zero(d);
     auto weights = hn::Zero(du);
-    for (int64_t t = block.begin; t < block.end; t += 16, pairs += 8) {
+    for (int64_t t = block.begin; t < block.end; t += 16, words += kQuads ? 4 : 8) {
       hn::Vec<decltype(du)> w[16 / kLanes];  // the weight in the low half, bits of kRounder in the high one
       for (size_t i = 0; i < 16 / kLanes; ++i) {
         const int64_t at = t + static_cast<int64_t>(i * kLanes);
@@ -199,26 +203,52 @@ class Weigher {
         w[i] = hn::BitCast(du, hn::MulAdd(p, unit, hn::Set(d, kRounder)));
         weights = hn::Add(weights, w[i]);
       }
-      if constexpr (kLanes == 16) {
-        const hn::Half<decltype(du)> half;
-        hn::StoreU(ToPair(half, hn::LowerHalf(half, w[0]), hn::UpperHalf(half, w[0])), half, pairs);
+      if constexpr (kQuads) {
+        StoreQuads(w, words);
       } else {
-        constexpr size_t kApart = 8 / kLanes;
-        for (size_t i = 0; i < kApart; ++i) hn::StoreU(ToPair(du, w[i], w[i + kApart]), du, pairs + i * kLanes);
+        StorePairs(w, words);
       }
     }
     const uint32_t total =
         hn::GetLane(hn::SumOfLanes(du, weights)) - static_cast<uint32_t>(block.end - block.begin) * kRounderBits;
-    s_.w_start[r * kMaxBlocks + b] = -kLift * static_cast<int32_t>(total);
+    s_.w_start[r * kMaxBlocks + b] = kQuads ? 0 : -kLift * static_cast<int32_t>(total);
     float& share = s_.factor[r * kMaxBlocks + b];
     const float result = hn::GetLane(hn::SumOfLanes(d, sum)) * share;
-    share *= largest / kWeightLimit;
+    share *= largest / kLimit;
     return result;
   }
 
+  // 16 weights -> 8 words: weight j and j + 8.
+  template <class V, size_t kVectors>
+  static HWY_INLINE void StorePairs(const V (&w)[kVectors], uint32_t* words) {
+    const hn::RebindToUnsigned<DF> du;
+    if constexpr (kVectors == 1) {
+      const hn::Half<decltype(du)> half;
+      hn::StoreU(ToPair(half, hn::LowerHalf(half, w[0]), hn::UpperHalf(half, w[0])), half, words);
+    } else {
+      constexpr size_t kApart = kVectors / 2;
+      for (size_t i = 0; i < kApart; ++i) {
+        hn::StoreU(ToPair(du, w[i], w[i + kApart]), du, words + i * hn::Lanes(du));
+      }
+    }
+  }
   template <class D, class V>
   static HWY_INLINE V ToPair(D d, V low, V high) {
     return hn::Or(hn::And(low, hn::Set(d, 0xffffu)), hn::ShiftLeft<16>(high));
+  }
+
+  // 16 weights -> 4 words: weights i, i + 4, i + 8, i + 12.
+  template <class V, size_t kVectors>
+  static HWY_INLINE void StoreQuads(const V (&w)[kVectors], uint32_t* words) {
+    const hn::RebindToUnsigned<DF> du;
+    const hn::FixedTag<uint32_t, 4> d4;
+    HWY_ALIGN uint32_t flat[16];
+    for (size_t i = 0; i < kVectors; ++i) {
+      hn::Store(hn::And(w[i], hn::Set(du, 0xffu)), du, flat + i * hn::Lanes(du));
+    }
+    const auto low = hn::Or(hn::Load(d4, flat), hn::ShiftLeft<8>(hn::Load(d4, flat + 4)));
+    const auto high = hn::Or(hn::ShiftLeft<16>(hn::Load(d4, flat + 8)), hn::ShiftLeft<24>(hn::Load(d4, flat + 12)));
+    hn::StoreU(hn::Or(low, high), d4, words);
   }
 
   HWY_INLINE float LargestSeen(const ChunkBlocks::Block& block, const Visible& v) const {

@@ -132,6 +132,8 @@ TEST(CApi, CreateRefusesWhatIsWrong) {
   EXPECT_EQ(code([](auto* c) { c->n_layers = 0; }), TERSEKV_INVALID_ARGUMENT);
   EXPECT_EQ(code([](auto* c) { c->n_layers = -1; }), TERSEKV_INVALID_ARGUMENT);
   EXPECT_EQ(code([](auto* c) { c->max_workers = 0; }), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_EQ(code([](auto* c) { c->arithmetic = 3; }), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_EQ(code([](auto* c) { c->arithmetic = -1; }), TERSEKV_INVALID_ARGUMENT);
   EXPECT_EQ(tersekv_cache_create(nullptr, &cache), TERSEKV_INVALID_ARGUMENT);
   const tersekv_cache_config good = Config("k4v4");
   EXPECT_EQ(tersekv_cache_create(&good, nullptr), TERSEKV_INVALID_ARGUMENT);
@@ -165,14 +167,15 @@ struct CStep {
 };
 
 class CApiCache : public ::testing::TestWithParam<Arithmetic> {};
-INSTANTIATE_TEST_SUITE_P(Arithmetics, CApiCache, ::testing::Values(Arithmetic::kInt16, Arithmetic::kExact));
+INSTANTIATE_TEST_SUITE_P(Arithmetics, CApiCache,
+                         ::testing::Values(Arithmetic::kInt16, Arithmetic::kExact, Arithmetic::kFast));
 
 TEST_P(CApiCache, EqualsTheOneOfCpp) {
   Model model = reference::MakeModel("k4v4", {{4, 2, 32, 64}}, 2);
   model.config.arithmetic = GetParam();
   CStep step(model, 200);
   tersekv_cache_config config = Config("k4v4");
-  config.exact = GetParam() == Arithmetic::kExact ? 1 : 0;
+  config.arithmetic = static_cast<int32_t>(GetParam());
   tersekv_cache* cache = nullptr;
   ASSERT_EQ(tersekv_cache_create(&config, &cache), TERSEKV_OK);
   ASSERT_EQ(tersekv_step_begin(cache, step.tokens.data(), 200), TERSEKV_OK);

@@ -30,9 +30,10 @@ struct Bounds {
   double out, lse;
 };
 Bounds BoundsOf(Arithmetic arithmetic) {
+  if (arithmetic == Arithmetic::kFast) return {5e-2, 5e-2};
   return arithmetic == Arithmetic::kExact ? Bounds{2e-5, 5e-6} : Bounds{5e-4, 5e-4};
 }
-constexpr Arithmetic kArithmetics[] = {Arithmetic::kInt16, Arithmetic::kExact};
+constexpr Arithmetic kArithmetics[] = {Arithmetic::kInt16, Arithmetic::kExact, Arithmetic::kFast};
 
 const char* const kSpecs[] = {"f32",
                               "f16",
@@ -164,17 +165,18 @@ TEST_P(AttendSpec, EqualsTheReference) {
   RecordProperty("worst_lse_1e9", static_cast<int>(1e9 * all.lse));
 }
 
+std::string NameOf(const ::testing::TestParamInfo<std::tuple<int, Arithmetic>>& test) {
+  constexpr const char* kNames[] = {"int16_", "exact_", "fast_"};
+  const auto [number, arithmetic] = test.param;
+  std::string name = std::string(kNames[static_cast<int>(arithmetic)]) + kSpecs[number];
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  return name;
+}
 INSTANTIATE_TEST_SUITE_P(All, AttendSpec,
                          ::testing::Combine(::testing::Range(0, static_cast<int>(std::size(kSpecs))),
                                             ::testing::ValuesIn(kArithmetics)),
-                         [](const auto& test) {
-                           std::string name = std::get<1>(test.param) == Arithmetic::kExact ? "exact_" : "int16_";
-                           name += kSpecs[std::get<0>(test.param)];
-                           std::replace_if(
-                               name.begin(), name.end(),
-                               [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
-                           return name;
-                         });
+                         NameOf);
 
 // Rows of one step alone: every length around the chunk, page, window and statistics boundaries.
 TEST(Attend, OneTokenAtATime) {

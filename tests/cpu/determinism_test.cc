@@ -22,11 +22,14 @@ using reference::StepResult;
 using reference::Token;
 
 // sinks, softcap and ALiBi on; two layers of different shapes.
-// "exact " before a spec: in that arithmetic.
+// "exact " or "fast " before a spec: in that arithmetic.
 Model TestModel(const std::string& name, int max_workers = 1) {
-  const bool exact = name.starts_with("exact ");
-  Model model = reference::MakeModel(exact ? name.substr(6) : name, {{6, 2, 64, 32}, {4, 1, 32, 64}}, max_workers);
-  model.config.arithmetic = exact ? Arithmetic::kExact : Arithmetic::kInt16;
+  const size_t space = name.find(' ');
+  Model model = reference::MakeModel(space == std::string::npos ? name : name.substr(space + 1),
+                                     {{6, 2, 64, 32}, {4, 1, 32, 64}}, max_workers);
+  model.config.arithmetic = name.starts_with("exact ")  ? Arithmetic::kExact
+                            : name.starts_with("fast ") ? Arithmetic::kFast
+                                                        : Arithmetic::kInt16;
   model.params.softcap = 20;
   model.params.max_alibi_bias = 4;
   model.sinks = {0.5f, -1.0f, 2.0f, 0.0f, 1.0f, -3.0f};
@@ -126,7 +129,7 @@ TEST_P(Determinism, AnyBatchNeighbours) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, Determinism,
-                         ::testing::Values("k4v4", "exact k4v4", "k5v6+win=20", "k3v5+sink=7+win=33",
+                         ::testing::Values("k4v4", "exact k4v4", "fast k4v3", "k5v6+win=20", "k3v5+sink=7+win=33",
                                            "k2v8+mean=off+scale=off+sink=0+win=0+page=128", "f16"));
 
 TEST(DeterminismTargets, WorkersAndCutsOnEverySimdTarget) {
