@@ -84,7 +84,7 @@ class PackedBench : public AttentionBench {
  private:
   // Keeps the workers busy until the peer's threads, which spin on for a while, are asleep: as awake as in a model.
   void Settle() {
-    const auto until = Clock::now() + std::chrono::milliseconds(15);
+    const auto until = Clock::now() + std::chrono::milliseconds(40);
     pool_.Run([&](int, int) {
       while (Clock::now() < until) {
       }
