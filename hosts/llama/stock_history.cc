@@ -56,10 +56,15 @@ bool RepeatSide(Reader* reader, uint32_t cells, int64_t tokens, std::vector<uint
 
 Result<std::vector<uint8_t>> RepeatState(std::span<const uint8_t> state, int32_t seq, int64_t tokens) {
   Reader reader(state);
-  uint32_t streams = 0, cells = 0, transposed = 0, layers = 0;
-  if (!reader.Read(&streams) || streams != 1 || !reader.Read(&cells) || cells == 0) return Unknown();
+  uint32_t magic = 0, streams = 0, cells = 0, transposed = 0, layers = 0;
+  int32_t from = 0;
+  if (!reader.Read(&magic) || !reader.Read(&from) || !reader.Read(&streams) || streams != 1 || !reader.Read(&cells) ||
+      cells == 0)
+    return Unknown();
   std::vector<uint8_t> out;
   out.reserve(state.size() / cells * static_cast<size_t>(tokens) + state.size());
+  Append(magic, &out);
+  Append(seq, &out);
   Append(streams, &out);
   Append(static_cast<uint32_t>(tokens), &out);
   for (uint32_t i = 0; i < cells; ++i) {

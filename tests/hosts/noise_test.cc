@@ -21,6 +21,8 @@ void Append(std::vector<uint8_t>* out, T value) {
 // Two tokens, one layer; rows of 3 and 2 bytes.
 std::vector<uint8_t> State(uint32_t transposed = 0) {
   std::vector<uint8_t> state;
+  Append<uint32_t>(&state, 0xabcdef);
+  Append<int32_t>(&state, 7);
   Append<uint32_t>(&state, 1);
   Append<uint32_t>(&state, 2);
   for (const int position : {0, 1}) {
@@ -42,6 +44,8 @@ TEST(RepeatState, RowsComeOverAndOver) {
   const auto repeated = RepeatState(State(), 4, 5);
   ASSERT_TRUE(repeated);
   std::vector<uint8_t> expected;
+  Append<uint32_t>(&expected, 0xabcdef);
+  Append<int32_t>(&expected, 4);
   Append<uint32_t>(&expected, 1);
   Append<uint32_t>(&expected, 5);
   for (int32_t t = 0; t < 5; ++t) {
