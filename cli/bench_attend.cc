@@ -59,7 +59,8 @@ class Depth {
     return {};
   }
 
-  std::vector<Json> Rows() const {
+  // roof: bytes a second that can be read.
+  std::vector<Json> Rows(double roof) const {
     std::vector<Json> rows;
     const Timed* best = nullptr;
     for (size_t i = ours_; i < timed_.size(); ++i) {
@@ -82,10 +83,11 @@ class Depth {
       row["us_chain_high"] = attend.high * 1e6;
       row["append_us_chain"] = SpreadOf(t.append).median * 1e6;
       row["gbps"] = static_cast<double>(t.bytes) / attend.median / 1e9;
+      row["roof_share"] = static_cast<double>(t.bytes) / attend.median / roof;
       row["kv_bytes_used"] = t.bytes;
       row["peer"] = best != nullptr ? best->name : "";
-      row["peer_us"] = peer * 1e6 / shape_.layers;
-      row["ratio"] = peer / attend.median;
+      row["peer_us"] = best != nullptr ? Json(peer * 1e6 / shape_.layers) : Json(nullptr);
+      row["ratio"] = best != nullptr ? Json(peer / attend.median) : Json(nullptr);
       rows.push_back(row);
     }
     return rows;
@@ -119,6 +121,11 @@ class Depth {
   // Warm-up, and a look at the results: a kernel that is wrong is not timed.
   Status Check() {
     if (Status s = Round(false); !s.ok()) return s;
+    for (size_t i = 0; i < ours_; ++i) {
+      for (const float value : benches_[i]->Output()) {
+        if (!std::isfinite(value)) return Internal(timed_[i].name + " gives values that are not finite: not timed");
+      }
+    }
     if (benches_.size() == ours_) return {};
     const std::vector<float> expected = benches_[ours_]->Output();
     for (size_t i = 0; i < ours_; ++i) {
@@ -140,8 +147,8 @@ class Depth {
 };
 
 std::string ToText(const Json& rows) {
-  std::vector<std::vector<std::string>> cells = {
-      {"depth", "spec", "queries", "ms a step", "quartiles", "append ms", "KV bytes", "GB/s", "best peer / this"}};
+  std::vector<std::vector<std::string>> cells = {{"depth", "spec", "queries", "ms a step", "quartiles", "append ms",
+                                                  "KV bytes", "GB/s", "of roof", "best peer / this"}};
   for (const Json& row : rows) {
     const double append = row["append_us_chain"].get<double>();
     cells.push_back(
@@ -150,7 +157,9 @@ std::string ToText(const Json& rows) {
          fmt::format("{:.3f} .. {:.3f}", row["us_chain_low"].get<double>() / 1e3,
                      row["us_chain_high"].get<double>() / 1e3),
          append > 0 ? fmt::format("{:.3f}", append / 1e3) : "", fmt::format("{}", row["kv_bytes_used"].get<size_t>()),
-         fmt::format("{:.2f}", row["gbps"].get<double>()), fmt::format("{:.2f}x", row["ratio"].get<double>())});
+         fmt::format("{:.2f}", row["gbps"].get<double>()),
+         fmt::format("{:.0f}%", 100 * row["roof_share"].get<double>()),
+         row["ratio"].is_null() ? "" : fmt::format("{:.2f}x", row["ratio"].get<double>())});
   }
   return FormatTable(cells, {1});
 }
@@ -166,6 +175,7 @@ Status RunBenchAttend(const BenchAttendOptions& options) {
   if (!depths) return depths.error();
   const int threads =
       options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const double roof = llama::MemoryReadRate(threads);
   Json rows = Json::array();
   for (const int64_t depth : *depths) {
     Depth measured(options, depth, threads);
@@ -173,7 +183,7 @@ Status RunBenchAttend(const BenchAttendOptions& options) {
             measured.Measure(*specs, options.peers == "none" ? std::vector<std::string>() : SplitList(options.peers));
         !s.ok())
       return s;
-    for (Json& row : measured.Rows()) rows.push_back(std::move(row));
+    for (Json& row : measured.Rows(roof)) rows.push_back(std::move(row));
   }
   const std::string text = ToText(rows);
   if (options.json == "-") {

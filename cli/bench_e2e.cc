@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -113,19 +114,24 @@ class Bench {
     return {};
   }
 
-  int32_t Token(int i) const { return 17 + i % 97; }
+  int32_t Token(const Timed& t, int i) const { return (17 + i) % t.session->model().vocab; }
 
   // `tokens` steps of one token a sequence.
   Status Decode(Timed* t, bool keep) {
     for (int i = 0; i < options_.tokens; ++i) {
       std::vector<llama::BatchToken> batch;
       for (int s = 0; s < options_.sequences; ++s) {
-        batch.push_back({Token(i), static_cast<int32_t>(t->session->Length(s)), s, true});
+        batch.push_back({Token(*t, i), static_cast<int32_t>(t->session->Length(s)), s, true});
       }
       const double inside = t->session->attention_seconds();
       const auto start = std::chrono::steady_clock::now();
       if (Status s = t->session->Decode(batch); !s.ok()) return s;
-      if (!keep) continue;
+      if (!keep) {  // warm-up: a cache that gives no numbers is not timed
+        for (const float logit : t->session->Logits(0)) {
+          if (!std::isfinite(logit)) return Internal(t->name + " gives logits that are not finite: not timed");
+        }
+        continue;
+      }
       t->decode.push_back(Milliseconds(start));
       t->decode_attention.push_back((t->session->attention_seconds() - inside) * 1e3);
     }
@@ -135,7 +141,7 @@ class Bench {
   Status Prefill(Timed* t, int64_t depth) {
     if (Status s = t->session->Truncate(0, depth); !s.ok()) return s;
     std::vector<int32_t> tokens;
-    for (int i = 0; i < kChunk; ++i) tokens.push_back(Token(i));
+    for (int i = 0; i < kChunk; ++i) tokens.push_back(Token(*t, i));
     const auto start = std::chrono::steady_clock::now();
     if (Status s = t->session->Prefill(tokens, 0, nullptr); !s.ok()) return s;
     t->prefill.push_back(Milliseconds(start));
@@ -183,6 +189,7 @@ Json ToJson(const std::vector<Row>& rows, const BenchE2eOptions& options, int th
     j["spec"] = row.name;
     j["threads"] = threads;
     j["sequences"] = options.sequences;
+    j["arithmetic"] = row.ours ? options.engine.arithmetic : "";
     j["decode_ms"] = row.decode.median;
     j["decode_ms_low"] = row.decode.low;
     j["decode_ms_high"] = row.decode.high;
@@ -197,7 +204,7 @@ Json ToJson(const std::vector<Row>& rows, const BenchE2eOptions& options, int th
     j["peer_prefill_ms_512"] = Number(peer_prefill);
     j["peer_prefill_attn_ms_512"] = Number(row.depth > 0 ? peer_prefill - prefill_base : kUnknown);
     j["ratio_token"] = Number(peer_decode / row.decode.median);
-    j["ratio_attn"] = Number(peer_attention / attention);
+    j["ratio_attn"] = Number(attention > 0 ? peer_attention / attention : kUnknown);  // noise can make it negative
     j["ratio_prefill"] = Number(peer_prefill / row.prefill.median);
     j["ratio_prefill_attn"] = Number((peer_prefill - prefill_base) / (row.prefill.median - prefill_base));
     j["kv_bytes_used"] = row.usage.bytes_used;

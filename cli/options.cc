@@ -44,7 +44,10 @@ void AddArithmeticOption(CLI::App* app, std::string* arithmetic) {
       ->capture_default_str();
 }
 
-Arithmetic ArithmeticOf(const std::string& name) { return name == "exact" ? Arithmetic::kExact : Arithmetic::kInt16; }
+Arithmetic ArithmeticOf(const std::string& name) {
+  if (name == "fast") return Arithmetic::kFast;
+  return name == "exact" ? Arithmetic::kExact : Arithmetic::kInt16;
+}
 
 void AddKvBytesOption(CLI::App* app, EngineOptions* options) {
   app->add_option("--kv-bytes", options->kv_bytes, "Byte budget of the KV cache, e.g. 64M (K, M, G); none by default")

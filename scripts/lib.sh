@@ -57,7 +57,7 @@ native_flags() {
   grep -qm1 amx_int8 /proc/cpuinfo || return 0
   local probe
   probe=$(mktemp)
-  if gcc -O3 -mamx-tile -mamx-int8 "$ROOT/scripts/amx_works.c" -o "$probe" 2>/dev/null && ! "$probe" 2>/dev/null; then
+  if "${CC:-gcc}" -O3 -mamx-tile -mamx-int8 "$ROOT/scripts/amx_works.c" -o "$probe" 2>/dev/null && ! "$probe" 2>/dev/null; then
     echo "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
   fi 2>/dev/null
   rm -f "$probe"

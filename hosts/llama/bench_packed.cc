@@ -42,7 +42,7 @@ class PackedBench : public AttentionBench {
   }
 
   Result<StepSeconds> Run() override {
-    Settle();
+    StayBusy(&pool_);
     const auto begun = Clock::now();
     TERSEKV_RETURN_IF_ERROR(Begin(depth_, queries_));
     AttentionParams params;
@@ -59,6 +59,7 @@ class PackedBench : public AttentionBench {
     seconds.append = std::chrono::duration<double>(Clock::now() - begun).count();
     SpinBarrier barrier(pool_.workers());
     pool_.Run([&](int worker, int workers) {  // one barrier a layer on each side, as an engine has them
+      barrier.Wait();
       auto start = Clock::now();
       const auto lap = [&](double* into) {
         const auto now = Clock::now();
@@ -82,14 +83,6 @@ class PackedBench : public AttentionBench {
   size_t cache_bytes() const override { return cache_->Usage().bytes_used; }
 
  private:
-  // Keeps the workers busy until the peer's threads, which spin on for a while, are asleep: as awake as in a model.
-  void Settle() {
-    const auto until = Clock::now() + std::chrono::milliseconds(40);
-    pool_.Run([&](int, int) {
-      while (Clock::now() < until) {
-      }
-    });
-  }
   Status Begin(int64_t begin, int64_t n) {
     tokens_.clear();
     for (int64_t t = 0; t < n; ++t) tokens_.push_back({0, static_cast<int32_t>(begin + t)});

@@ -9,6 +9,7 @@
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
 #include "ggml.h"
+#include "hosts/llama/noise.h"
 #include "src/base/half.h"
 #include "tersekv/llama_bench.h"
 
@@ -35,20 +36,22 @@ class StockBench : public AttentionBench {
         depth_(shape.depth),
         queries_(shape.queries),
         type_(type),
-        rows_(rows) {
+        rows_(rows),
+        pool_(shape.threads) {
     backend_.reset(ggml_backend_cpu_init());
     ggml_backend_cpu_set_n_threads(backend_.get(), shape.threads);
   }
 
   bool Build() {
     const ggml_init_params params = {
-        ggml_tensor_overhead() * (16 + 8 * static_cast<size_t>(layers_)) + ggml_graph_overhead(), nullptr, true};
+        ggml_tensor_overhead() * (16 + 8 * static_cast<size_t>(layers_)) + ggml_graph_overhead_custom(Nodes(), false),
+        nullptr, true};
     context_.reset(ggml_init(params));
     ggml_context* c = context_.get();
     const int64_t cells = (depth_ + queries_ + kCellPadding - 1) / kCellPadding * kCellPadding;
     q_ = ggml_new_tensor_3d(c, GGML_TYPE_F32, shape_.head_dim_k, shape_.heads, queries_);
     mask_ = ggml_new_tensor_2d(c, GGML_TYPE_F16, cells, queries_);
-    graph_ = ggml_new_graph(c);
+    graph_ = ggml_new_graph_custom(c, Nodes(), false);
     for (int l = 0; l < layers_; ++l) {
       ggml_tensor* k = ggml_new_tensor_3d(c, type_, shape_.head_dim_k, shape_.kv_heads, cells);
       ggml_tensor* v = ggml_new_tensor_3d(c, type_, shape_.head_dim_v, shape_.kv_heads, cells);
@@ -82,6 +85,7 @@ class StockBench : public AttentionBench {
   }
 
   Result<StepSeconds> Run() override {
+    StayBusy(&pool_);
     const auto start = std::chrono::steady_clock::now();
     if (ggml_backend_graph_compute(backend_.get(), graph_) != GGML_STATUS_SUCCESS) {
       return Internal("llama.cpp's attention failed");
@@ -102,6 +106,8 @@ class StockBench : public AttentionBench {
   }
 
  private:
+  size_t Nodes() const { return 16 + 8 * static_cast<size_t>(layers_); }
+
   void FillSide(ggml_tensor* tensor, int64_t width, const std::vector<std::vector<float>>& rows) {
     std::vector<uint8_t> row(ggml_row_size(type_, width));
     const int64_t cells = tensor->ne[2];
@@ -122,6 +128,7 @@ class StockBench : public AttentionBench {
   int queries_;
   ggml_type type_;
   const AttentionBenchRows& rows_;
+  ThreadPool pool_;  // to be as warm as ours
   std::unique_ptr<ggml_backend, BackendFree> backend_;
   std::unique_ptr<ggml_context, ContextFree> context_;
   std::unique_ptr<ggml_backend_buffer, BufferFree> buffer_;

@@ -2,6 +2,7 @@
 #include "hosts/llama/noise.h"
 
 #include <algorithm>
+#include <chrono>
 #include <random>
 
 #include "src/base/check.h"
@@ -12,6 +13,14 @@ namespace {
 constexpr int64_t kStepTokens = 512;
 
 }  // namespace
+
+void StayBusy(ThreadPool* pool) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(40);
+  pool->Run([&](int, int) {
+    while (std::chrono::steady_clock::now() < until) {
+    }
+  });
+}
 
 std::vector<std::vector<float>> NoiseRows(int width, size_t count, uint64_t seed) {
   std::mt19937_64 random(seed);

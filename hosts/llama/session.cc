@@ -37,8 +37,14 @@ class TerseSession : public SessionBase {
   void Clear(int32_t seq) override { cache_->Remove(seq); }
   Status FillWithNoise(int32_t seq, int64_t tokens) override {
     if (Length(seq) != 0) return InvalidArgument(fmt::format("sequence {} is not empty: clear it first", seq));
+    if (seq < 0 || seq >= options_.max_sequences || tokens < 0 || tokens > options_.ctx) {
+      return InvalidArgument(fmt::format("{} tokens of sequence {}: the session has {} sequences of {}", tokens, seq,
+                                         options_.max_sequences, options_.ctx));
+    }
     ThreadPool pool(options_.threads);
-    return FillCacheWithNoise(seq, tokens, &pool, cache_.get());
+    const Status status = FillCacheWithNoise(seq, tokens, &pool, cache_.get());
+    if (!status.ok()) cache_->Remove(seq);
+    return status;
   }
   CacheUsage Usage() const override { return cache_->Usage(); }
   HostMode mode() const override { return mode_; }

@@ -66,7 +66,7 @@ class StockSession : public SessionBase {
 
   Status FillWithNoise(int32_t seq, int64_t tokens) override {
     if (Length(seq) != 0) return InvalidArgument(fmt::format("sequence {} is not empty: clear it first", seq));
-    if (seq < 0 || seq >= options_.max_sequences || tokens > options_.ctx) {
+    if (seq < 0 || seq >= options_.max_sequences || tokens < 0 || tokens > options_.ctx) {
       return InvalidArgument(fmt::format("{} tokens of sequence {}: the session has {} sequences of {}", tokens, seq,
                                          options_.max_sequences, options_.ctx));
     }

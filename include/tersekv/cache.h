@@ -29,8 +29,8 @@ struct LayerShape {
   bool operator==(const LayerShape&) const = default;
 };
 
-// How packed tokens are attended; raw tokens always in fp32. Errors against double precision over the same decoded
-// values, relative to the largest output of a head: docs/numerics.md.
+// How packed tokens are attended; raw tokens always in fp32. Errors are against double precision over the same decoded
+// values, relative to the largest output of a head, for logits of some tens; they grow with them (docs/numerics.md).
 enum class Arithmetic : uint8_t {
   kInt16 = 0,  // queries and weights as 16-bit integers, exact integer sums: within 5e-4, the faster one
   kExact = 1,  // fp32: within 2e-5
@@ -54,15 +54,17 @@ enum class Kv : uint8_t { kK = 0, kV = 1 };
 
 // All sizes are allocated bytes (CONTRACT: docs/decisions/0001-contract.md, section 7).
 struct CacheUsage {
-  size_t pages = 0;           // packed pages, the open ones included
-  size_t raw_rows = 0;        // raw sinks and the raw window
-  size_t stats = 0;           // means and scales
-  size_t tables = 0;          // page tables and positions
-  size_t bytes_used = 0;      // sum of the four
-  size_t bytes_reserved = 0;  // taken from the system: bytes_used plus free pages of the pool
-  size_t scratch = 0;         // of the running step: not history, reused by every step
-  size_t bytes_f16 = 0;       // what the same tokens take as f16 rows
-  int64_t tokens = 0;         // over all sequences (a shared token counts for each sequence that has it)
+  size_t pages = 0;       // packed pages, the open ones included
+  size_t raw_rows = 0;    // raw sinks and the raw window
+  size_t stats = 0;       // means and scales
+  size_t tables = 0;      // page tables and positions
+  size_t bytes_used = 0;  // sum of the four
+  // Taken from the system: bytes_used, idle pages and the rests of slabs. Without a budget pages come from slabs of
+  // 2 MiB, which stay until the cache goes.
+  size_t bytes_reserved = 0;
+  size_t scratch = 0;    // of the running step: not history, reused by every step
+  size_t bytes_f16 = 0;  // what the same tokens take as f16 rows
+  int64_t tokens = 0;    // over all sequences (a shared token counts for each sequence that has it)
   int64_t tokens_packed = 0;
   double bits_effective = 0;  // bytes_used * 8 / values held
 };

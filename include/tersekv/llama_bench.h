@@ -36,6 +36,9 @@ struct StepSeconds {
   double attend = 0;  // all layers
 };
 
+// Bytes a second that this many threads read from memory together, now: the roof of decoding.
+double MemoryReadRate(int threads);
+
 class AttentionBench {
  public:
   // Our cache: `spec` as in ParseSpec. The rows must outlive it.

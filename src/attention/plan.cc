@@ -3,10 +3,11 @@
 
 #include <algorithm>
 
+#include "src/base/aligned.h"
+
 namespace tersekv {
 namespace {
 
-constexpr int kTileRows = 64;       // rows that share one decoded page
 constexpr int kItemsPerWorker = 4;  // enough to balance uneven items
 
 }  // namespace

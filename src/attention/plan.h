@@ -13,6 +13,8 @@
 
 namespace tersekv {
 
+inline constexpr int kTileRows = 64;  // rows that share one decoded page; a tile has as many queries at most
+
 // Some queries of one sequence that share a KV head; their rows are (query, head of the group) pairs.
 struct AttendTile {
   int part = 0;  // index in the step

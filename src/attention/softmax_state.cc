@@ -44,6 +44,7 @@ int StateFold::Slots(int64_t pushed) {
 }
 
 SoftmaxState StateFold::Next() {
+  TERSEKV_CHECK(used_ < slots_);
   const SoftmaxState state = Slot(used_);
   state.Clear(rows_);
   return state;

@@ -37,8 +37,8 @@ class StateFold {
  public:
   // For at most `pushed` chunks that are not empty, wherever in the history; 26 are enough for any number.
   static int Slots(int64_t pushed);
-  StateFold(float* memory, int rows, size_t stride, int values)
-      : memory_(memory), rows_(rows), values_(values), stride_(stride) {}
+  StateFold(float* memory, int slots, int rows, size_t stride, int values)
+      : memory_(memory), slots_(slots), rows_(rows), values_(values), stride_(stride) {}
 
   // Where the next state goes (cleared).
   SoftmaxState Next();
@@ -62,7 +62,7 @@ class StateFold {
   void JoinTop();
 
   float* memory_;
-  int rows_, values_;
+  int slots_, rows_, values_;
   size_t stride_;
   Entry stack_[48];
   int size_ = 0;

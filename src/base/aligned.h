@@ -40,7 +40,7 @@ struct HugeDelete {
 using HugeArray = std::unique_ptr<uint8_t[], HugeDelete>;
 
 HugeArray MakeHuge(size_t bytes);
-size_t HugeBytes();  // of all such arrays now
+size_t HugeBytes();  // of all such arrays now: malloc does not see them
 
 inline constexpr size_t RoundUp(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 

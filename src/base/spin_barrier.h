@@ -23,8 +23,9 @@ class SpinBarrier {
       round_.store(round + 1, std::memory_order_release);
       return;
     }
-    for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins) {
+    for (int spins = 0; round_.load(std::memory_order_acquire) == round;) {
       if (spins < kSpins) {
+        ++spins;
         Pause();
       } else {
         std::this_thread::yield();

@@ -9,7 +9,9 @@
 //   8 bits: row 2 * step + half holds the code.
 //   4, 2, 1 bit planes, low bits first (5 = 4+1, 6 = 4+2, 7 = 4+2+1): a 4-bit row a step, one nibble a half; a 2-bit
 //     row two steps; a 1-bit row four steps.
-//   3 bits: row `step` holds the codes of steps 0..2 in the low three bits of its nibbles; the fourth bits are step 3.
+//   3 bits: row `step` holds the codes of steps 0..2 in the low three bits of its nibbles; bit w of a code of step 3 is
+//   the
+//     fourth bit of row w.
 // In a 32-bit lane the bytes (0, 2) and (1, 3) are the pairs (k, k + 8): see kPairStride.
 #pragma once
 

@@ -63,7 +63,8 @@ class PageRef {
  public:
   PageRef() = default;
   PageRef(PagePool* pool, Page* page) : pool_(pool), page_(page), data_(page->data) {}  // takes over one reference
-  PageRef(PageRef&& o) noexcept : pool_(o.pool_), page_(std::exchange(o.page_, nullptr)), data_(o.data_) {}
+  PageRef(PageRef&& o) noexcept
+      : pool_(o.pool_), page_(std::exchange(o.page_, nullptr)), data_(std::exchange(o.data_, nullptr)) {}
   PageRef& operator=(PageRef&& o) noexcept {
     std::swap(pool_, o.pool_);
     std::swap(page_, o.page_);

@@ -30,7 +30,7 @@ void CopyState(const SoftmaxState& from, int rows, size_t stride, float* to) {
 
 // Joins the spans of a tile as its chunks would have been joined by one worker.
 SoftmaxState JoinSpans(const AttendPlan& plan, const AttendTile& tile, int rows, int values, AttendScratch* scratch) {
-  StateFold fold(scratch->packed_fold, rows, plan.stride(), values);
+  StateFold fold(scratch->packed_fold, scratch->packed_slots, rows, plan.stride(), values);
   const AttendItem* items = &plan.items()[static_cast<size_t>(tile.first_item)];
   const int64_t span = items[0].chunk_end - items[0].chunk_begin;
   int level = 0;
@@ -51,7 +51,7 @@ void AttendItems(const AttendCall& call, AttendScratch* scratch, int worker, int
     const AttendItem& item = plan.items()[i];
     const AttendTile& tile = plan.tiles()[static_cast<size_t>(item.tile)];
     TileWork work(call, tile, scratch);
-    work.LoadQueries(item.whole || !item.raw, item.raw);
+    work.LoadQueries(item.whole || !item.raw);
     if (item.whole) {
       const SoftmaxState packed = work.Packed(item.chunk_begin, item.chunk_end);
       work.Write(packed, work.Raw());
@@ -80,6 +80,8 @@ void AttendScratch::Reserve(const AttendPlan& plan, const LayerShape& shape, int
   const size_t rows = static_cast<size_t>(plan.max_rows()), tile = static_cast<size_t>(std::max(page_tokens, 64));
   const size_t dk = static_cast<size_t>(shape.head_dim_k), dv = static_cast<size_t>(shape.head_dim_v);
   const size_t state = SoftmaxState::Floats(plan.max_rows(), plan.stride());
+  packed_slots = StateFold::Slots(INT32_MAX);
+  raw_slots = StateFold::Slots(plan.max_raw_chunks());
   size_t floats = 0;
   const auto place = [&](auto** pointer, size_t count) {
     static_assert(sizeof(**pointer) == sizeof(float));
@@ -91,7 +93,7 @@ void AttendScratch::Reserve(const AttendPlan& plan, const LayerShape& shape, int
     floats = 0;
     place(&q_raw, rows * dk);
     place(&q_rotated, rows * dk);
-    for (float** array : {&q_mean, &q_unit, &slope}) place(array, rows);
+    for (float** array : {&q_mean, &q_poison, &q_unit, &slope}) place(array, rows);
     for (float** array : {&reference, &factor}) place(array, rows * kMaxBlocks);
     place(&w_start, rows * kMaxBlocks);
     place(&q_words, rows * kRowStride);
@@ -102,8 +104,8 @@ void AttendScratch::Reserve(const AttendPlan& plan, const LayerShape& shape, int
     place(&v_tile, tile * plan.stride());
     place(&scores, rows * kRowStride);
     place(&row, 4 * std::max(dk, dv));
-    place(&packed_fold, static_cast<size_t>(StateFold::Slots(INT32_MAX)) * state);
-    place(&raw_fold, static_cast<size_t>(StateFold::Slots(plan.max_raw_chunks())) * state);
+    place(&packed_fold, static_cast<size_t>(packed_slots) * state);
+    place(&raw_fold, static_cast<size_t>(raw_slots) * state);
   };
   place_all();
   if (floats > floats_) {

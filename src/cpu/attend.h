@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstddef>
-#include <vector>
+#include <cstdint>
 
 #include "src/attention/plan.h"
 #include "src/base/aligned.h"
@@ -12,10 +12,11 @@
 
 namespace tersekv {
 
-inline constexpr int kMaxBlocks = 8;                     // pages, or blocks of raw tokens, of a chunk
-inline constexpr size_t kRowStride = kChunkTokens + 16;  // of scores and pairs; no power of two: rows share cache sets
+inline constexpr int kMaxBlocks = 8;  // pages, or blocks of raw tokens, of a chunk
+// Distance of rows of scores and words. Not a power of two, because such rows would fall on the same cache sets.
+inline constexpr size_t kRowStride = kChunkTokens + 16;
 
-// Memory of one worker for the largest tile of a plan; the length of the history does not matter.
+// Memory of one worker for the largest tile of a plan; it does not grow with the history.
 class AttendScratch {
  public:
   void Reserve(const AttendPlan& plan, const LayerShape& shape, int page_tokens);
@@ -23,13 +24,14 @@ class AttendScratch {
 
   float *q_raw = nullptr, *q_rotated = nullptr;  // [rows, head_dim_k]
   float* q_mean = nullptr;                       // [rows] <q, mean>
+  float* q_poison = nullptr;                     // [rows] 0, or NaN when a value of the query is not finite
   float* q_unit = nullptr;                       // [rows] value of 1 in q_words
   uint32_t* q_words = nullptr;                   // [rows, kRowStride], see FactorRows
   int32_t* q_start = nullptr;                    // [rows]
   float* slope = nullptr;                        // [rows] of ALiBi
   float *k_scale = nullptr, *v_scale = nullptr;  // [kChunkTokens]
-  float* k_tile = nullptr;                       // [head_dim_k, tile_tokens]
-  float* v_tile = nullptr;                       // [tile_tokens, stride]
+  float* k_tile = nullptr;                       // [head_dim_k, tile_tokens], or what DecodeTile makes
+  float* v_tile = nullptr;                       // [tile_tokens, stride], likewise
   float* scores = nullptr;                       // [rows, kRowStride]; then weights, or their words (FactorRows)
   float* reference = nullptr;                    // [rows, kMaxBlocks] largest score of a block
   float* factor = nullptr;                       // [rows, kMaxBlocks] of a block's weighted values
@@ -37,6 +39,7 @@ class AttendScratch {
   float* row = nullptr;                          // [4 * max head_dim]
   float* packed_fold = nullptr;                  // StateFold memory
   float* raw_fold = nullptr;
+  int packed_slots = 0, raw_slots = 0;  // states of the folds
 
  private:
   size_t floats_ = 0;

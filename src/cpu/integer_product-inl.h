@@ -10,6 +10,8 @@
 #define TERSEKV_CPU_INTEGER_PRODUCT_INL_H_
 #endif
 
+#include <cstddef>
+#include <cstdint>
 #include <type_traits>
 
 #include "hwy/cache_control.h"

@@ -10,6 +10,9 @@
 #define TERSEKV_CPU_LEVELS_INL_H_
 #endif
 
+#include <cstddef>
+#include <cstdint>
+
 #include "hwy/highway.h"
 #include "src/bits/blocks.h"
 #include "src/codec/lloyd_max.h"
@@ -19,6 +22,9 @@ namespace tersekv {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// Vectors of these kernels: at most one row of a block.
+using DF = hn::CappedTag<float, 16>;
+using VF = hn::Vec<DF>;
 using D8 = hn::CappedTag<uint8_t, 64>;
 using V8 = hn::Vec<D8>;
 using D16 = hn::RepartitionToWide<D8>;

@@ -9,12 +9,14 @@
 #define TERSEKV_CPU_TILE_INL_H_
 #endif
 
+#include <cstring>
+
 #include "hwy/highway.h"
+#include "src/base/half.h"
 #include "src/cache/sequence.h"
 #include "src/codec/list.h"
 #include "src/codec/page_layout.h"
 #include "src/cpu/integer_product-inl.h"
-#include "src/cpu/weigh-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tersekv {
@@ -75,7 +77,7 @@ HWY_INLINE void WidenF16(const uint16_t* in, size_t n, float* out) {
 HWY_INLINE void WidenRaw(Family family, const uint8_t* in, size_t n, float* out) {
   if (family == Family::kF16) return WidenF16(reinterpret_cast<const uint16_t*>(in), n, out);
   if (family == Family::kF32) {
-    memcpy(out, in, n * sizeof(float));
+    std::memcpy(out, in, n * sizeof(float));
     return;
   }
   const uint16_t* half = reinterpret_cast<const uint16_t*>(in);

@@ -9,7 +9,13 @@
 #define TERSEKV_CPU_TILE_WORK_INL_H_
 #endif
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
 #include "hwy/highway.h"
+#include "src/cache/history.h"
 #include "src/cpu/attend.h"
 #include "src/cpu/multiply-inl.h"
 #include "src/cpu/tile-inl.h"
@@ -43,10 +49,9 @@ class TileWork {
 
   int rows() const { return rows_; }
 
-  // packed, raw: which tokens will be attended.
-  HWY_ATTR void LoadQueries(bool packed, bool raw) {
+  // packed: whether packed tokens will be attended.
+  HWY_ATTR void LoadQueries(bool packed) {
     packed = packed && !view_.layout->k.raw();
-    raw = raw || view_.layout->k.raw();
     const float* mean = nullptr;
     const float* scale = nullptr;
     if (view_.stats != nullptr) {
@@ -59,7 +64,12 @@ class TileWork {
       const float* q =
           Strided(call_.queries.data, Query(r).row * call_.queries.token_stride + head * call_.queries.head_stride);
       float* scaled = s_.q_raw + static_cast<size_t>(r) * dk_;
-      for (size_t c = 0; c < dk_; ++c) scaled[c] = q[c] * call_.params.scale;
+      float poison = 0;
+      for (size_t c = 0; c < dk_; ++c) {
+        scaled[c] = q[c] * call_.params.scale;
+        poison += scaled[c] * 0.0f;
+      }
+      s_.q_poison[r] = poison;
       s_.slope[r] =
           call_.params.max_alibi_bias > 0 ? AlibiSlope(head, call_.queries.heads, call_.params.max_alibi_bias) : 0.0f;
       if (packed) RotateQuery(r, scaled, mean, scale);
@@ -69,7 +79,7 @@ class TileWork {
   // Packed chunks [begin, end) joined to one state.
   SoftmaxState Packed(int64_t begin, int64_t end) {
     return Fold(
-        s_.packed_fold, begin, end, view_.layout->page_tokens,
+        s_.packed_fold, s_.packed_slots, begin, end, view_.layout->page_tokens,
         [&](int q, int64_t first, int64_t n) { return visible_.Packed(q, first, n); },
         [&](int64_t first, const ChunkBlocks& seen, const SoftmaxState& state) { PackedChunk(first, seen, state); });
   }
@@ -78,7 +88,8 @@ class TileWork {
   SoftmaxState Raw() {
     const int64_t chunks = view_.layout->k.raw() ? 0 : visible_.last().order / kChunkTokens + 1;
     return Fold(
-        s_.raw_fold, 0, chunks, kRawBlock, [&](int q, int64_t first, int64_t n) { return visible_.Raw(q, first, n); },
+        s_.raw_fold, s_.raw_slots, 0, chunks, kRawBlock,
+        [&](int q, int64_t first, int64_t n) { return visible_.Raw(q, first, n); },
         [&](int64_t first, const ChunkBlocks& seen, const SoftmaxState& state) { RawChunk(first, seen, state); });
   }
 
@@ -103,16 +114,18 @@ class TileWork {
       const float* acc_raw = raw.acc + static_cast<size_t>(r) * stride_;
       for (size_t c = 0; c < dv_; ++c) {
         const float shift = mean != nullptr ? mean[c] * lp : 0.0f;
-        o[c] = (acc[c] * wp + shift + acc_raw[c] * wr) * inverse;
+        o[c] = (acc[c] * wp + shift + acc_raw[c] * wr) * inverse + s_.q_poison[r];
       }
       if (call_.queries.lse != nullptr) {
-        call_.queries.lse[static_cast<ptrdiff_t>(Query(r).row) * call_.queries.heads + head] = m + std::log(l);
+        call_.queries.lse[static_cast<ptrdiff_t>(Query(r).row) * call_.queries.heads + head] =
+            m + std::log(l) + s_.q_poison[r];
       }
     }
   }
 
  private:
   static constexpr int64_t kRawBlock = 64;
+  static constexpr float kHuge = 1e30f;  // queries beyond are no queries
   static constexpr int kFastBits = 4;    // wider codes are worth 16 bits
   static constexpr int kDirectRows = 8;  // up to here codes are decoded again for every four rows
 
@@ -129,8 +142,9 @@ class TileWork {
 
   // Chunks [begin, end): each that any query sees gets a state; visible(q, first, n) in columns of [first, first + n).
   template <class V, class C>
-  SoftmaxState Fold(float* memory, int64_t begin, int64_t end, int64_t block_tokens, V&& visible, C&& chunk_work) {
-    StateFold fold(memory, rows_, stride_, static_cast<int>(dv_));
+  SoftmaxState Fold(float* memory, int slots, int64_t begin, int64_t end, int64_t block_tokens, V&& visible,
+                    C&& chunk_work) {
+    StateFold fold(memory, slots, rows_, stride_, static_cast<int>(dv_));
     for (int64_t chunk = begin; chunk < end; ++chunk) {
       const int64_t first = chunk * kChunkTokens;
       ChunkBlocks seen;
@@ -159,7 +173,7 @@ class TileWork {
       rotated[c] = scale != nullptr ? scaled[c] * scale[c] : scaled[c];
       if (mean != nullptr) dot += scaled[c] * mean[c];
     }
-    s_.q_mean[r] = dot;
+    s_.q_mean[r] = s_.q_poison[r] == 0 ? dot : 0.0f;
     call_.history->rotation(call_.layer, Kv::kK, tile_.kv_head).Apply(rotated, s_.row);
     if (integers_) QuantiseQuery(r, rotated);
   }
@@ -169,11 +183,12 @@ class TileWork {
     const float limit = fast_k_ ? 127.0f : std::min(kWeightLimit, 2147483647.0f / static_cast<float>(kLift * dk_));
     float largest = 0;
     for (size_t c = 0; c < dk_; ++c) largest = std::max(largest, std::fabs(q[c]));
-    const float factor = largest > 0 ? limit / largest : 0.0f;
+    const bool usable = s_.q_poison[r] == 0 && largest > kTiny && largest < kHuge;
+    const float factor = usable ? limit / largest : 0.0f;
     uint32_t* words = s_.q_words + static_cast<size_t>(r) * kRowStride;
     int32_t sum = 0;
     const auto quantised = [&](size_t c) {
-      const auto x = static_cast<int32_t>(std::nearbyint(q[c] * factor));
+      const int32_t x = usable ? static_cast<int32_t>(std::nearbyint(q[c] * factor)) : 0;
       sum += x;
       return static_cast<uint32_t>(x);
     };
@@ -189,7 +204,7 @@ class TileWork {
       }
     }
     s_.q_start[r] = static_cast<int32_t>(0u - static_cast<uint32_t>(kLift) * static_cast<uint32_t>(sum));
-    s_.q_unit[r] = largest / limit;
+    s_.q_unit[r] = usable ? largest / limit : 0.0f;
   }
 
   const uint8_t* Unit(int64_t page) const {

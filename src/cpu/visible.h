@@ -60,8 +60,6 @@ class TileVisibility {
   }
 
  private:
-  static constexpr int kMaxQueries = 64;
-
   static Visible Clip(Visible v, int64_t n) {
     v.a0 = std::max<int64_t>(v.a0, 0);
     v.a1 = std::min(v.a1, n);
@@ -73,7 +71,7 @@ class TileVisibility {
   const StepQuery* queries_;
   int count_;
   int64_t sink_;
-  int64_t first_seen_[kMaxQueries] = {};
+  int64_t first_seen_[kTileRows] = {};
 };
 
 }  // namespace tersekv

@@ -8,6 +8,11 @@
 #define TERSEKV_CPU_WEIGH_INL_H_
 #endif
 
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 #include "src/attention/softmax_state.h"
@@ -20,11 +25,10 @@ namespace tersekv {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-using DF = hn::CappedTag<float, 16>;
-using VF = hn::Vec<DF>;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr float kWeightLimit = 32767;  // of 16-bit weights
 constexpr float kByteLimit = 255;      // of 8-bit weights
+constexpr float kTiny = 1e-30f;        // scales below are taken for 0: their reciprocals overflow
 
 // What weights become: fp32 in place of the scores, or words of integer_product-inl.h (Pairs, QuadWeights).
 enum class WeightKind { kFloats, kPairs, kQuads };
@@ -58,6 +62,7 @@ struct ChunkBlocks {
   };
   int count = 0;
   Block block[kMaxBlocks];
+  static_assert(kChunkTokens / 64 <= kMaxBlocks, "a page has 64 tokens or more");
   const int32_t* positions = nullptr;  // of column 0
   bool scaled = false;                 // scratch.k_scale and v_scale apply, and the mean's score
   bool integers = false;               // scores are integer sums
@@ -188,15 +193,17 @@ class Weigher {
     const float* scores = Row(r);
     uint32_t* words = reinterpret_cast<uint32_t*>(Row(r)) + block.begin / (kQuads ? 4 : 2);
     const float largest = kMasked ? LargestSeen(block, v) : block.largest_v_scale;
-    const VF factor = hn::Set(d, largest > 0 ? kLimit / largest : 0.0f);
-    const VF reference = hn::Set(d, -s_.reference[r * kMaxBlocks + b] * kLog2E);
+    const VF factor = hn::Set(d, largest > kTiny ? kLimit / largest : 0.0f);
+    const VF reference = hn::Set(d, s_.reference[r * kMaxBlocks + b]);
     VF sum = hn::Zero(d);
     auto weights = hn::Zero(du);
     for (int64_t t = block.begin; t < block.end; t += 16, words += kQuads ? 4 : 8) {
       hn::Vec<decltype(du)> w[16 / kLanes];  // the weight in the low half, bits of kRounder in the high one
       for (size_t i = 0; i < 16 / kLanes; ++i) {
         const int64_t at = t + static_cast<int64_t>(i * kLanes);
-        VF p = Exp2ForWeights(hn::MulAdd(hn::LoadU(d, scores + at), hn::Set(d, kLog2E), reference));
+        // The difference first: it is 0 at the maximum and never more, so that no weight exceeds kLimit.
+        const VF below = hn::Sub(hn::LoadU(d, scores + at), reference);
+        VF p = Exp2ForWeights(hn::Mul(below, hn::Set(d, kLog2E)));
         if constexpr (kMasked) p = hn::IfThenElseZero(Mask(v, at), p);
         sum = hn::Add(sum, p);
         const VF unit = hn::Mul(hn::LoadU(d, s_.v_scale + at), factor);

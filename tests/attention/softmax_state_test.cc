@@ -119,7 +119,7 @@ std::vector<State> Chunks(int n, Random* random, std::vector<bool>* empty) {
 struct Folder {
   explicit Folder(int64_t chunks)
       : memory(static_cast<size_t>(StateFold::Slots(chunks)) * SoftmaxState::Floats(kRows, kStride), NAN),
-        fold(memory.data(), kRows, kStride, kValues) {}
+        fold(memory.data(), StateFold::Slots(chunks), kRows, kStride, kValues) {}
   void Put(const SoftmaxState& state, int level) {
     const SoftmaxState next = fold.Next();
     std::memcpy(next.m, state.m, SoftmaxState::Floats(kRows, kStride) * sizeof(float));

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/bench_lists.h"
+#include "cli/options.h"
 #include "cli/statistics.h"
 
 namespace tersekv::cli {
@@ -34,6 +35,12 @@ TEST(BenchLists, DepthsAreTokens) {
     ASSERT_FALSE(depths) << bad;
     EXPECT_NE(depths.error().message().find("--depths"), std::string::npos);
   }
+}
+
+TEST(Arithmetic, EveryNameIsItsOwn) {
+  EXPECT_EQ(ArithmeticOf("int16"), Arithmetic::kInt16);
+  EXPECT_EQ(ArithmeticOf("exact"), Arithmetic::kExact);
+  EXPECT_EQ(ArithmeticOf("fast"), Arithmetic::kFast);
 }
 
 }  // namespace

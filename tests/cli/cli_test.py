@@ -118,7 +118,7 @@ class WithoutModel(Case):
         self.assertEqual(best, 1)
         alone = json.loads(self.ok(*args, "--peer", "none", "--queries", "20", "--arithmetic", "exact", "--json",
                                    "-").stdout)
-        self.assertEqual([row["peer"] for row in alone["rows"]], ["", ""])
+        self.assertEqual([(row["peer"], row["ratio"]) for row in alone["rows"]], [("", None), ("", None)])
 
     def test_bench_refuses(self):
         self.refused(2, ["bench", "--help"], "bench")

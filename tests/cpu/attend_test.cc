@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -215,6 +216,54 @@ TEST(Attend, Extremes) {
       const Errors errors = RunAll(model, Schedule(&random, shape.longest), 29);
       EXPECT_LE(errors.out, BoundsOf(arithmetic).out) << spec;
       EXPECT_LE(errors.lse, BoundsOf(arithmetic).lse) << spec;
+    }
+  }
+}
+
+// One packed token, which therefore has the page's largest score and scale, with ever larger logits: its weight is the
+// largest that 16 bits hold, and the output is its value.
+TEST(Attend, TheLargestWeightFits) {
+  for (const Arithmetic arithmetic : kArithmetics) {
+    for (const float scale : {1.0f, 30.0f, 60.0f, 125.0f, 250.0f, 500.0f}) {
+      Model model = reference::MakeModel("k4v4+mean=off+scale=off+sink=0+win=0", {{4, 2, 64, 64}});
+      model.config.arithmetic = arithmetic;
+      model.params.scale = scale / 8;
+      Checker checker(model);
+      auto cache = reference::MakeCache(model);
+      for (int s = 0; s < 60; ++s) {
+        const std::vector<Token> step = {{s, 0, static_cast<uint64_t>(1000 + s)}};
+        const StepResult result = reference::RunStep(cache.get(), model, step);
+        checker.Append(step);
+        ASSERT_LE(checker.Compare(step, result).out, arithmetic == Arithmetic::kExact ? 2e-5 : 5e-4)
+            << "scale " << scale << ", sequence " << s;
+      }
+    }
+  }
+}
+
+// A query that is not finite gives NaN, not something that looks like a number; a tiny one gives the mean of V.
+TEST(Attend, QueriesThatAreNotNumbers) {
+  for (const char* spec : {"k4v4+mean=off+scale=off+sink=0+win=0", "k4v4", "f16"}) {
+    for (const Arithmetic arithmetic : kArithmetics) {
+      Model model = reference::MakeModel(spec, {{2, 1, 32, 32}});
+      model.config.arithmetic = arithmetic;
+      auto cache = reference::MakeCache(model);
+      (void)reference::RunStep(cache.get(), model, reference::TokenRun(0, 0, 300));
+      for (const float bad : {NAN, INFINITY, 1e-36f, 0.0f}) {
+        const std::vector<Token> step = reference::TokenRun(0, 300, 1);
+        ASSERT_TRUE(cache->BeginStep(reference::StepTokens(step)).ok());
+        reference::WriteAll(cache.get(), model, step);
+        std::vector<float> q(64, bad), out(64, 7.0f);
+        q[40] = 1.0f;  // the second head is half usable
+        Queries queries;
+        queries.data = q.data();
+        queries.out = out.data();
+        queries.heads = 2;
+        queries.head_stride = queries.out_head_stride = 32 * 4;
+        cache->Attend(0, model.Params(), queries, 0, 1);
+        cache->AbortStep();
+        for (size_t c = 0; c < 64; ++c) EXPECT_EQ(std::isfinite(out[c]), bad < 1) << spec << " " << bad << " at " << c;
+      }
     }
   }
 }
