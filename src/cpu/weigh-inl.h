@@ -196,7 +196,9 @@ class Weigher {
     const VF factor = hn::Set(d, largest > kTiny ? kLimit / largest : 0.0f);
     const VF reference = hn::Set(d, s_.reference[r * kMaxBlocks + b]);
     VF sum = hn::Zero(d);
-    auto weights = hn::Zero(du);
+    // Begins below 0 by what kRounder adds to a lane, so that the sum of lanes stays small: its instruction is signed.
+    const auto added = static_cast<uint32_t>(block.end - block.begin) / static_cast<uint32_t>(kLanes);
+    auto weights = hn::Set(du, 0u - added * kRounderBits);
     for (int64_t t = block.begin; t < block.end; t += 16, words += kQuads ? 4 : 8) {
       hn::Vec<decltype(du)> w[16 / kLanes];  // the weight in the low half, bits of kRounder in the high one
       for (size_t i = 0; i < 16 / kLanes; ++i) {
@@ -216,8 +218,7 @@ class Weigher {
         StorePairs(w, words);
       }
     }
-    const uint32_t total =
-        hn::GetLane(hn::SumOfLanes(du, weights)) - static_cast<uint32_t>(block.end - block.begin) * kRounderBits;
+    const uint32_t total = hn::GetLane(hn::SumOfLanes(du, weights));
     s_.w_start[r * kMaxBlocks + b] = kQuads ? 0 : -kLift * static_cast<int32_t>(total);
     float& share = s_.factor[r * kMaxBlocks + b];
     const float result = hn::GetLane(hn::SumOfLanes(d, sum)) * share;
