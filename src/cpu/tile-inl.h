@@ -116,6 +116,24 @@ inline void LoadRawVTile(const SideLayout& side, const uint8_t* unit, size_t beg
   }
 }
 
+// bf16 -> fp32; the largest. next: the unit that follows, or null.
+inline float WidenScales(const SideLayout& side, const uint8_t* unit, const uint8_t* next, float* out) {
+  const DF d;
+  const hn::Rebind<uint16_t, DF> d16;
+  const uint16_t* scales = reinterpret_cast<const uint16_t*>(unit + side.scales_offset);
+  for (size_t i = 0; next != nullptr && i < side.scales_bytes(); i += kBlockRowBytes) {
+    hwy::Prefetch(next + side.scales_offset + i);
+  }
+  auto largest = hn::Zero(d);
+  for (size_t t = 0; t < static_cast<size_t>(side.page_tokens); t += hn::Lanes(d)) {
+    const auto bits = hn::PromoteTo(hn::RebindToUnsigned<DF>(), hn::LoadU(d16, scales + t));
+    const auto value = hn::BitCast(d, hn::ShiftLeft<16>(bits));
+    largest = hn::Max(largest, value);
+    hn::StoreU(value, d, out + t);
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, largest));
+}
+
 // A packed side's codes -> tile [depth][stride] of levels.
 inline void LoadLevels(const SideLayout& side, const uint8_t* codes, const uint8_t* next, float* tile, size_t stride) {
   WithBits(side.bits,

@@ -284,24 +284,6 @@ class TileWork {
     }
   }
 
-  // bf16 -> fp32; the largest. next: the unit that follows, or null.
-  HWY_ATTR float WidenScales(const SideLayout& side, const uint8_t* unit, const uint8_t* next, float* out) const {
-    const DF d;
-    const hn::Rebind<uint16_t, DF> d16;
-    const uint16_t* scales = reinterpret_cast<const uint16_t*>(unit + side.scales_offset);
-    for (size_t i = 0; next != nullptr && i < side.scales_bytes(); i += kBlockRowBytes) {
-      hwy::Prefetch(next + side.scales_offset + i);
-    }
-    auto largest = hn::Zero(d);
-    for (size_t t = 0; t < static_cast<size_t>(side.page_tokens); t += hn::Lanes(d)) {
-      const auto bits = hn::PromoteTo(hn::RebindToUnsigned<DF>(), hn::LoadU(d16, scales + t));
-      const auto value = hn::BitCast(d, hn::ShiftLeft<16>(bits));
-      largest = hn::Max(largest, value);
-      hn::StoreU(value, d, out + t);
-    }
-    return hn::GetLane(hn::MaxOfLanes(d, largest));
-  }
-
   template <class F>
   void ToWeights(const ChunkBlocks& chunk, const SoftmaxState& state, F&& visible) {
     weigher_.Weigh(
