@@ -218,14 +218,14 @@ std::string Cell(const Json& value, const char* format) {
 }
 
 std::string ToText(const Json& rows) {
-  std::vector<std::vector<std::string>> cells = {{"depth", "spec", "decode ms", "quartiles", "attention ms",
-                                                  "peer / this", "attention", "prompt ms", "peer / this", "attention",
-                                                  "KV bytes"}};
+  std::vector<std::vector<std::string>> cells = {{"depth", "spec", "token ms", "quartiles", "peer / this",
+                                                  "attention ms", "attention: peer / this", "prompt ms",
+                                                  "prompt: peer / this", "prompt attention: peer / this", "KV bytes"}};
   for (const Json& row : rows) {
     cells.push_back({fmt::format("{}", row["depth"].get<int64_t>()), row["spec"].get<std::string>(),
                      Cell(row["decode_ms"], "{:.2f}"),
                      Cell(row["decode_ms_low"], "{:.2f}") + " .. " + Cell(row["decode_ms_high"], "{:.2f}"),
-                     Cell(row["decode_attn_ms"], "{:.2f}"), Cell(row["ratio_token"], "{:.2f}x"),
+                     Cell(row["ratio_token"], "{:.2f}x"), Cell(row["decode_attn_ms"], "{:.2f}"),
                      Cell(row["ratio_attn"], "{:.2f}x"), Cell(row["prefill_ms_512"], "{:.0f}"),
                      Cell(row["ratio_prefill"], "{:.2f}x"), Cell(row["ratio_prefill_attn"], "{:.2f}x"),
                      fmt::format("{}", row["kv_bytes_used"].get<size_t>())});

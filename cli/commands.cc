@@ -80,8 +80,9 @@ int Main(int argc, const char* const* argv) {
   } catch (const CLI::Success& e) {  // --help, --version
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    return UsageError(e.what() + FromEnvironment(e.what(), argc, argv),
-                      first[0] == '-' ? "tersekv" : "tersekv " + first);
+    return UsageError(
+        e.what() + FromEnvironment(e.what(), argc, argv),
+        first[0] == '-' ? "tersekv" : "tersekv " + first + (bench_attend_command->parsed() ? " attend" : ""));
   }
   if (run_command->parsed()) return Run(run);
   if (eval_command->parsed()) return Eval(eval);

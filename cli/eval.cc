@@ -18,8 +18,6 @@
 namespace tersekv::cli {
 namespace {
 
-constexpr int64_t kLeastContext = 16;
-
 using Clock = std::chrono::steady_clock;
 double Since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 

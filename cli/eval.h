@@ -11,6 +11,8 @@
 
 namespace tersekv::cli {
 
+constexpr int64_t kLeastContext = 16;
+
 struct EvalOptions {
   EngineOptions engine;
   std::string text;

@@ -37,9 +37,10 @@ Result<EvalPlan> MakePlan(std::vector<int32_t> text, std::vector<int32_t> bos, i
   // One more than the context: the last position predicts it.
   const int64_t most = (available - 1) / own;
   if (available < own + 1) {
-    return InvalidArgument(
-        fmt::format("the text has {} tokens, one context of {} needs {}: give a longer text or --ctx {} or less",
-                    available, length, own + 1, std::max<int64_t>(available - 1, 2) / 2 * 2));
+    const int64_t fits = available - 1 + static_cast<int64_t>(plan.bos.size());
+    return InvalidArgument(fmt::format("the text has {} tokens, one context of {} needs {}: give a longer text{}",
+                                       available, length, own + 1,
+                                       fits >= kLeastContext ? fmt::format(" or --ctx {} or less", fits) : ""));
   }
   const int64_t scored = length - plan.first_scored;
   plan.contexts = static_cast<int>(std::min(most, (tokens + scored - 1) / scored));
