@@ -49,13 +49,13 @@ class Depth {
       if (Status s = Add("stock-" + peer, llama::AttentionBench::Stock(shape_, peer, rows_)); !s.ok()) return s;
     }
     if (Status s = Check(); !s.ok()) return s;
-    for (int i = 0; i < options_.repeat; ++i) {
-      if (!options_.quiet) {
-        fmt::print(stderr, "\rdepth {}: round {} of {}\033[K", shape_.depth, i + 1, options_.repeat);
+    for (int i = 0; i < options_.bench.repeat; ++i) {
+      if (!options_.bench.quiet) {
+        fmt::print(stderr, "\rdepth {}: round {} of {}\033[K", shape_.depth, i + 1, options_.bench.repeat);
       }
       if (Status s = Round(true); !s.ok()) return s;
     }
-    if (!options_.quiet) fmt::print(stderr, "\r\033[K");
+    if (!options_.bench.quiet) fmt::print(stderr, "\r\033[K");
     return {};
   }
 
@@ -165,62 +165,32 @@ std::string ToText(const Json& rows) {
 }
 
 Status RunBenchAttend(const BenchAttendOptions& options) {
-  if (Status s = CheckWritable(options.json); !s.ok()) return s;
-  const auto specs = CheckKvList(options.kv);
-  if (!specs) return specs.error();
-  for (const std::string& spec : *specs) {
-    if (IsStock(spec)) return InvalidArgument(fmt::format("--kv {}: name llama.cpp's caches with --peer", spec));
-  }
-  const auto depths = ParseDepths(options.depths);
-  if (!depths) return depths.error();
+  const auto lists = ListsOf(options.bench);
+  if (!lists) return lists.error();
   const int threads =
       options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const double roof = llama::MemoryReadRate(threads);
   Json rows = Json::array();
-  for (const int64_t depth : *depths) {
+  for (const int64_t depth : lists->depths) {
     Depth measured(options, depth, threads);
-    if (Status s =
-            measured.Measure(*specs, options.peers == "none" ? std::vector<std::string>() : SplitList(options.peers));
-        !s.ok())
-      return s;
+    if (Status s = measured.Measure(lists->specs, lists->peers); !s.ok()) return s;
     for (Json& row : measured.Rows(roof)) rows.push_back(std::move(row));
   }
-  const std::string text = ToText(rows);
-  if (options.json == "-") {
-    fmt::print(stderr, "{}", text);
-  } else {
-    if (Status s = WriteText("-", text); !s.ok()) return s;
-  }
-  return options.json.empty() ? Status() : WriteText(options.json, Dump(Envelope(rows)));
+  return ReportBench(options.bench, ToText(rows), rows);
 }
 
 }  // namespace
 
 CLI::App* AddBenchAttend(CLI::App* app, BenchAttendOptions* options) {
   CLI::App* sub = app->add_subcommand("attend", "Time the attention of one step alone, without a model");
-  const auto number = [&](const char* name, int* value, int least, int most, const char* help) {
-    sub->add_option(name, *value, help)
-        ->check(CLI::Range(least, most).description(""))
-        ->type_name("N")
-        ->capture_default_str();
-  };
-  number("--layers", &options->layers, 1, 1024, "Layers");
-  number("--kv-heads", &options->kv_heads, 1, 1024, "KV heads");
-  number("--group", &options->group, 1, 256, "Query heads a KV head");
-  number("--head-dim", &options->head_dim, 1, 1024, "Values a head, of K and of V");
-  number("--queries", &options->queries, 1, 8192, "Tokens of the step: 1 = decode, 512 = a chunk of a prompt");
-  number("--threads", &options->threads, 0, 512, "Threads; 0 = all cores");
-  number("--repeat", &options->repeat, 1, 1000, "Rounds; every cache runs once a round");
-  sub->add_option("--depths", options->depths, "Tokens before the step, separated by commas")
-      ->type_name("LIST")
-      ->capture_default_str();
-  sub->add_option("--kv", options->kv, "Specs, separated by commas")->type_name("SPECS")->capture_default_str();
-  sub->add_option("--peer", options->peers, "llama.cpp caches to compare with, separated by commas, or none")
-      ->type_name("LIST")
-      ->capture_default_str();
+  AddNumber(sub, "--layers", &options->layers, 1, 1024, "Layers");
+  AddNumber(sub, "--kv-heads", &options->kv_heads, 1, 1024, "KV heads");
+  AddNumber(sub, "--group", &options->group, 1, 256, "Query heads a KV head");
+  AddNumber(sub, "--head-dim", &options->head_dim, 1, 1024, "Values a head, of K and of V");
+  AddNumber(sub, "--queries", &options->queries, 1, 8192, "Tokens of the step: 1 = decode, 512 = a chunk of a prompt");
+  AddNumber(sub, "--threads", &options->threads, 0, 512, "Threads; 0 = all cores");
   AddArithmeticOption(sub, &options->arithmetic);
-  AddJsonOption(sub, &options->json);
-  sub->add_flag("--quiet", options->quiet, "No progress");
+  AddBenchOptions(sub, &options->bench);
   sub->footer(
       "All layers of one step, sinks and window included, against llama.cpp's own kernel on the same made-up rows.\n"
       "Medians and quartiles of --repeat rounds; the last column divides by the fastest of the --peer caches.\n\n"

@@ -6,20 +6,17 @@
 #include <string>
 #include <vector>
 
+#include "cli/bench_lists.h"
 #include "cli/options.h"
 
 namespace tersekv::cli {
 
 struct BenchAttendOptions {
   int kv_heads = 8, group = 4, head_dim = 64, layers = 16;
-  std::string depths = "4096,16384";
   int queries = 1;
-  std::string kv = "k4v4";
-  std::string peers = "f16,q8_0,q4_0";
   std::string arithmetic = "int16";
-  int threads = 0, repeat = 9;
-  std::string json;
-  bool quiet = false;
+  int threads = 0;
+  BenchOptions bench = {.depths = "4096,16384", .repeat = 9};
 };
 
 CLI::App* AddBenchAttend(CLI::App* app, BenchAttendOptions* options);

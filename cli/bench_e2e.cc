@@ -66,8 +66,8 @@ class Bench {
     for (const std::string& peer : peers) {
       if (Status s = Open("stock-" + peer, false, depth, &all); !s.ok()) return s;
     }
-    for (int round = -1; round < options_.repeat; ++round) {  // -1: warm-up
-      Show(depth, round < 0 ? "warm-up" : fmt::format("round {} of {}", round + 1, options_.repeat));
+    for (int round = -1; round < options_.bench.repeat; ++round) {  // -1: warm-up
+      Show(depth, round < 0 ? "warm-up" : fmt::format("round {} of {}", round + 1, options_.bench.repeat));
       for (Timed& t : all) {
         if (Status s = Decode(&t, round >= 0); !s.ok()) return s;
       }
@@ -89,7 +89,7 @@ class Bench {
   }
 
   void Show(int64_t depth, const std::string& what) const {
-    if (options_.quiet) return;
+    if (options_.bench.quiet) return;
     fmt::print(stderr, "\r{}\033[K", what.empty() ? "" : fmt::format("depth {}: {}", depth, what));
   }
 
@@ -97,7 +97,7 @@ class Bench {
     Show(depth, "filling " + name);
     auto session_options = MakeSessionOptions(options_.engine, name);
     if (!session_options) return session_options.error();
-    session_options->ctx = depth + kChunk + static_cast<int64_t>(options_.tokens) * (options_.repeat + 1);
+    session_options->ctx = depth + kChunk + static_cast<int64_t>(options_.tokens) * (options_.bench.repeat + 1);
     session_options->max_sequences = options_.sequences;
     auto session = llama::Session::Open(*session_options);
     if (!session) return session.error();
@@ -234,28 +234,15 @@ std::string ToText(const Json& rows) {
 }
 
 Status RunBenchE2e(const BenchE2eOptions& options) {
-  if (Status s = CheckWritable(options.json); !s.ok()) return s;
-  const auto specs = CheckKvList(options.kv);
-  if (!specs) return specs.error();
-  for (const std::string& spec : *specs) {
-    if (IsStock(spec)) return InvalidArgument(fmt::format("--kv {}: name llama.cpp's caches with --peer", spec));
-  }
-  const auto depths = ParseDepths(options.depths);
-  if (!depths) return depths.error();
-  const auto peers = options.peers == "none" ? std::vector<std::string>() : SplitList(options.peers);
-  for (const std::string& peer : peers) {
+  const auto lists = ListsOf(options.bench);
+  if (!lists) return lists.error();
+  for (const std::string& peer : lists->peers) {
     if (const auto known = CheckKv("stock-" + peer); !known) return known.error();
   }
   Bench bench(options);
-  if (Status s = bench.Run(*specs, peers, *depths); !s.ok()) return s;
+  if (Status s = bench.Run(lists->specs, lists->peers, lists->depths); !s.ok()) return s;
   const Json rows = ToJson(bench.rows(), options, bench.threads());
-  const std::string text = ToText(rows);
-  if (options.json == "-") {
-    fmt::print(stderr, "{}", text);
-  } else if (Status s = WriteText("-", text); !s.ok()) {
-    return s;
-  }
-  return options.json.empty() ? Status() : WriteText(options.json, Dump(Envelope(rows)));
+  return ReportBench(options.bench, ToText(rows), rows);
 }
 
 }  // namespace
@@ -263,25 +250,10 @@ Status RunBenchE2e(const BenchE2eOptions& options) {
 CLI::App* AddBenchE2e(CLI::App* app, BenchE2eOptions* options) {
   CLI::App* sub = app->add_subcommand("e2e", "Time whole tokens of a model at a depth");
   AddEngineOptions(sub, &options->engine, false);
-  const auto number = [&](const char* name, int* value, int least, int most, const char* help) {
-    sub->add_option(name, *value, help)
-        ->check(CLI::Range(least, most).description(""))
-        ->type_name("N")
-        ->capture_default_str();
-  };
-  sub->add_option("--depths", options->depths, "Tokens before the timed ones, separated by commas")
-      ->type_name("LIST")
-      ->capture_default_str();
-  sub->add_option("--kv", options->kv, "Specs, separated by commas")->type_name("SPECS")->capture_default_str();
-  sub->add_option("--peer", options->peers, "llama.cpp caches to compare with, separated by commas, or none")
-      ->type_name("LIST")
-      ->capture_default_str();
-  number("--sequences", &options->sequences, 1, 256, "Sequences that are decoded together, each of that depth");
-  number("--tokens", &options->tokens, 1, 1000, "Tokens a round");
-  number("--repeat", &options->repeat, 1, 1000, "Rounds; every cache runs once a round");
-  number("--prefill", &options->prefill, 0, 100, "Also time a chunk of 512 prompt tokens so many times");
-  AddJsonOption(sub, &options->json);
-  sub->add_flag("--quiet", options->quiet, "No progress");
+  AddNumber(sub, "--sequences", &options->sequences, 1, 256, "Sequences that are decoded together, each of that depth");
+  AddNumber(sub, "--tokens", &options->tokens, 1, 1000, "Tokens a round");
+  AddNumber(sub, "--prefill", &options->prefill, 0, 100, "Also time a chunk of 512 prompt tokens so many times");
+  AddBenchOptions(sub, &options->bench);
   sub->footer(
       "Histories are made up (speed does not depend on their values), so a depth of 32768 needs no prompt of that\n"
       "length. Attention is what a token takes beyond the fastest peer's token at depth 0, for both sides alike: give\n"

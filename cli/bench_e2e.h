@@ -5,18 +5,15 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "cli/bench_lists.h"
 #include "cli/options.h"
 
 namespace tersekv::cli {
 
 struct BenchE2eOptions {
   EngineOptions engine;
-  std::string depths = "0,4096";
-  std::string kv = "k4v4";
-  std::string peers = "f16,q8_0,q4_0";
-  int sequences = 1, tokens = 4, repeat = 5, prefill = 0;
-  std::string json;
-  bool quiet = false;
+  int sequences = 1, tokens = 4, prefill = 0;
+  BenchOptions bench = {.depths = "0,4096"};
 };
 
 CLI::App* AddBenchE2e(CLI::App* app, BenchE2eOptions* options);

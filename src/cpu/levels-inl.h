@@ -125,24 +125,15 @@ class BlockReader {
                                       hn::TableLookupBytes(first_, nibble));
       return Signed(value, hn::TestBit(crumbs, Byte(2 << kCrumb)));
     } else {
-      const V8 middle = hn::And(ToBit4<kCrumb>(Row(rows, 4 + kStep / 2)), Byte(0x30));
-      const V8 top = hn::And(ToBit6<kBit>(Row(rows, 6)), Byte(0x40));
+      const V8 middle = hn::And(MoveBit<kCrumb, 4>(Row(rows, 4 + kStep / 2)), Byte(0x30));
+      const V8 top = hn::And(MoveBit<kBit, 6>(Row(rows, 6)), Byte(0x40));
       return hn::Add(hn::Or(hn::Or(nibble, middle), top), Byte(kLift - LevelsOf(7).grid));
     }
   }
-  template <int kFrom>
-  static HWY_INLINE V8 ToBit4(V8 v) {
-    if constexpr (kFrom <= 4)
-      return hn::BitCast(D8(), hn::ShiftLeft<4 - kFrom>(hn::BitCast(D16(), v)));
-    else
-      return Shift<kFrom - 4>(v);
-  }
-  template <int kFrom>
-  static HWY_INLINE V8 ToBit6(V8 v) {
-    if constexpr (kFrom <= 6)
-      return hn::BitCast(D8(), hn::ShiftLeft<6 - kFrom>(hn::BitCast(D16(), v)));
-    else
-      return Shift<kFrom - 6>(v);
+  template <int kFrom, int kTo>
+  static HWY_INLINE V8 MoveBit(V8 v) {
+    if constexpr (kFrom <= kTo) return hn::BitCast(D8(), hn::ShiftLeft<kTo - kFrom>(hn::BitCast(D16(), v)));
+    if constexpr (kFrom > kTo) return Shift<kFrom - kTo>(v);
   }
   // 128 + m -> 128 - m where negative.
   static HWY_INLINE V8 Signed(V8 lifted, hn::Mask<D8> negative) {
