@@ -35,17 +35,16 @@ CLI::App* AddCodecs(CLI::App* app, CodecsOptions* options) {
 int Codecs(const CodecsOptions& options) {
   if (Status status = CheckWritable(options.json); !status.ok()) return Fail(status);
   Json json = Json::array();
-  std::vector<std::vector<std::string>> rows = {{"spec", "bits", "B d=64", "B d=128", "here", "what"}};
+  std::vector<std::vector<std::string>> rows = {{"spec", "bits", "B d=64", "B d=128", "what"}};
   for (const CodecInfo& codec : ListCodecs()) {
     const double b64 = BytesPerToken(codec.spec, 64), b128 = BytesPerToken(codec.spec, 128);
     rows.push_back({codec.spec, codec.bits > 0 ? fmt::format("{:g}", codec.bits) : "-", Bytes(b64), Bytes(b128),
-                    codec.available ? "yes" : "no", codec.description});
+                    codec.description});
     Json row;
     row["spec"] = codec.spec;
     row["bits"] = codec.bits > 0 ? Json(codec.bits) : Json();
     row["bytes_d64"] = b64 > 0 ? Json(b64) : Json();
     row["bytes_d128"] = b128 > 0 ? Json(b128) : Json();
-    row["available"] = codec.available;
     row["description"] = codec.description;
     json.push_back(row);
   }
@@ -53,7 +52,7 @@ int Codecs(const CodecsOptions& options) {
     const Status status = WriteText(options.json, Dump(Envelope(json)));
     return status.ok() ? kExitOk : Fail(status);
   }
-  std::string text = FormatTable(rows, {0, 4, 5});
+  std::string text = FormatTable(rows, {0, 4});
   text += fmt::format(
       "\nK and V may differ (k4v3), options follow with '+' (k4v4+sink=8+win=256). llama.cpp's own cache, to compare: "
       "{}.\n",

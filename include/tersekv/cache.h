@@ -37,11 +37,24 @@ enum class Arithmetic : uint8_t {
   kFast = 2,   // codes of up to 4 bits with 8-bit queries and weights: within 5e-2; wider ones as kInt16
 };
 
+// Widths of one layer of a "kNvN" cache in place of those of its spec.
+struct LayerBits {
+  int k = 0, v = 0;
+  bool operator==(const LayerBits&) const = default;
+};
+
+// What a profile knows of one layer, all of [kv_heads * head_dim]: used in place of what a sequence would measure.
+struct LayerStats {
+  std::vector<float> k_mean, k_scale, v_mean, v_scale;  // scales > 0; a row is (x - mean) / scale before it is rotated
+};
+
 struct CacheConfig {
   KvSpec spec;
-  std::vector<LayerShape> layers;  // by KV-layer ordinal
-  size_t byte_budget = 0;          // limit of bytes_reserved without scratch; 0 = none
-  int max_workers = 1;             // largest `workers` that will be passed
+  std::vector<LayerShape> layers;      // by KV-layer ordinal
+  std::vector<LayerBits> layer_bits;   // by layer, or empty: as the spec says
+  std::vector<LayerStats> statistics;  // by layer, or empty: as the spec says
+  size_t byte_budget = 0;              // limit of bytes_reserved without scratch; 0 = none
+  int max_workers = 1;                 // largest `workers` that will be passed
   Arithmetic arithmetic = Arithmetic::kInt16;
 };
 
@@ -112,6 +125,10 @@ class KvCache {
 
 // Code bits + the stored scale, per value, averaged over K and V: k4v4 is 4.25 at head_dim 64 and 4.125 at 128.
 double BitsSpec(const KvSpec& spec, int head_dim_k, int head_dim_v);
+// The same over all values of all layers.
+double BitsSpec(const CacheConfig& config);
+// The spec of one layer: the config's, with its own widths.
+KvSpec LayerSpec(const CacheConfig& config, size_t layer);
 
 // What a sequence of n tokens takes by the formula of docs/formats.md; a test holds Usage() to it.
 size_t FormulaBytes(const CacheConfig& config, int64_t tokens);

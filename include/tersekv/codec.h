@@ -28,18 +28,19 @@ class VectorCodec {
                                                      int kv_head = 0, RowStats stats = {});
   virtual ~VectorCodec() = default;
 
+  // Rows that one record holds: 1, or a page of the spec for KIVI's keys.
+  virtual size_t record_rows() const { return 1; }
   virtual size_t record_bytes() const = 0;
-  // rows: [n, head_dim] fp32, contiguous. records: [n, record_bytes]. A value that is not finite: kDataLoss, the
-  // message names row and channel, nothing was written. Thread-safe.
+  // rows: [n, head_dim] fp32, contiguous, n a multiple of record_rows(). records: [n / record_rows(), record_bytes]. A
+  // value that is not finite: kDataLoss, the message names row and channel, nothing was written. Thread-safe.
   virtual Status Encode(const float* rows, size_t n, uint8_t* records) const = 0;
-  // out: [n, head_dim] fp32 in the original space (rotation undone, scale and mean put back). Thread-safe.
+  // out: [n, head_dim] fp32 in the original space (rotation undone, scale and mean put back); n as above. Thread-safe.
   virtual void Decode(const uint8_t* records, size_t n, float* out) const = 0;
 };
 
 struct CodecInfo {
   std::string spec;  // canonical spec string
   double bits;       // code bits a value
-  bool available;    // in this build
   std::string description;
 };
 // Every codec of the list, in the order of the grammar.

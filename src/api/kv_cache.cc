@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "src/api/shapes.h"
 #include "src/base/check.h"
+#include "src/codec/list.h"
+#include "src/codec/record_list.h"
 #include "src/cpu/attend.h"
 #include "src/cpu/encoder.h"
 #include "tersekv/cache.h"
@@ -90,6 +94,61 @@ class CpuKvCache : public KvCache {
   std::vector<std::vector<AttendScratch>> scratch_;  // by shape, worker
 };
 
+Status CheckLayerBits(const CacheConfig& config) {
+  if (config.layer_bits.empty()) return {};
+  if (config.layer_bits.size() != config.layers.size()) {
+    return InvalidArgument(fmt::format("widths are given for {} layers, the cache has {}", config.layer_bits.size(),
+                                       config.layers.size()));
+  }
+  if (config.spec.k.family != Family::kLloydMax || config.spec.v.family != Family::kLloydMax) {
+    return Unsupported(fmt::format("'{}': only Lloyd-Max takes widths by layer; use k4v4", FormatSpec(config.spec)));
+  }
+  for (size_t l = 0; l < config.layer_bits.size(); ++l) {
+    for (const int bits : {config.layer_bits[l].k, config.layer_bits[l].v}) {
+      if (!kLloydMaxWidths.Contains(static_cast<float>(bits))) {
+        return InvalidArgument(fmt::format("layer {} is to have {} bits: the range is {} to {}", l, bits,
+                                           kLloydMaxBits.front(), kLloydMaxBits.back()));
+      }
+    }
+  }
+  return {};
+}
+
+Status CheckStatistics(const CacheConfig& config) {
+  const bool given = !config.statistics.empty();
+  if (config.spec.mean == MeanMode::kProfile && !given) {
+    return InvalidArgument(
+        fmt::format("'{}': mean=profile needs a profile: make one with 'tersekv calibrate' and give "
+                    "it, or use mean=stats",
+                    FormatSpec(config.spec)));
+  }
+  if (!given) return {};
+  if (config.statistics.size() != config.layers.size()) {
+    return InvalidArgument(fmt::format("statistics are given for {} layers, the cache has {}", config.statistics.size(),
+                                       config.layers.size()));
+  }
+  for (size_t l = 0; l < config.layers.size(); ++l) {
+    const LayerShape& shape = config.layers[l];
+    const LayerStats& s = config.statistics[l];
+    const size_t k = RowWidth(shape, Kv::kK), v = RowWidth(shape, Kv::kV);
+    if (s.k_mean.size() != k || s.k_scale.size() != k || s.v_mean.size() != v || s.v_scale.size() != v) {
+      return InvalidArgument(fmt::format(
+          "statistics of layer {} have {}, {}, {} and {} values; K takes {} and V {}: is the profile of another model?",
+          l, s.k_mean.size(), s.k_scale.size(), s.v_mean.size(), s.v_scale.size(), k, v));
+    }
+    for (const std::vector<float>* values : {&s.k_mean, &s.k_scale, &s.v_mean, &s.v_scale}) {
+      const bool scale = values == &s.k_scale || values == &s.v_scale;
+      for (const float x : *values) {
+        if (!std::isfinite(x) || (scale && !(x > 0))) {
+          return InvalidArgument(
+              fmt::format("statistics of layer {} hold {}: means must be finite, scales above 0", l, x));
+        }
+      }
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Status CheckShape(const KvSpec& spec, const LayerShape& shape, int layer) {
@@ -99,7 +158,8 @@ Status CheckShape(const KvSpec& spec, const LayerShape& shape, int layer) {
                     "second",
                     layer, shape.heads, shape.kv_heads));
   }
-  for (const int d : {shape.head_dim_k, shape.head_dim_v}) {
+  for (const Kv side : {Kv::kK, Kv::kV}) {
+    const int d = side == Kv::kK ? shape.head_dim_k : shape.head_dim_v;
     if (d < 1 || d > kMaxHeadDim) {
       return InvalidArgument(fmt::format("layer {} has head_dim {}: the range is 1 to {}", layer, d, kMaxHeadDim));
     }
@@ -108,6 +168,11 @@ Status CheckShape(const KvSpec& spec, const LayerShape& shape, int layer) {
           fmt::format("layer {} has head_dim {}, and this version packs powers of two from {} to {}: use a "
                       "raw type (f16)",
                       layer, d, kMinPackedHeadDim, kMaxHeadDim));
+    }
+    const Family family = (side == Kv::kK ? spec.k : spec.v).family;
+    if (const int block = RecordBlock(family, side); d % block != 0) {
+      return Unsupported(fmt::format("layer {} has head_dim {}, and {} stores blocks of {}: use another codec", layer,
+                                     d, RowOf(family).name, block));
     }
   }
   return {};
@@ -122,6 +187,8 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheConfig& config) {
   for (size_t l = 0; l < config.layers.size(); ++l) {
     TERSEKV_RETURN_IF_ERROR(CheckShape(config.spec, config.layers[l], static_cast<int>(l)));
   }
+  TERSEKV_RETURN_IF_ERROR(CheckLayerBits(config));
+  TERSEKV_RETURN_IF_ERROR(CheckStatistics(config));
   return std::unique_ptr<KvCache>(std::make_unique<CpuKvCache>(config));
 }
 

@@ -9,7 +9,9 @@
 #include "src/base/half.h"
 #include "src/bits/pack.h"
 #include "src/codec/head_codec.h"
+#include "src/codec/list.h"
 #include "src/codec/lloyd_max.h"
+#include "src/codec/record_list.h"
 #include "src/cpu/encoder.h"
 #include "src/transform/rotation.h"
 #include "tersekv/codec.h"
@@ -61,73 +63,128 @@ class RawVectorCodec : public VectorCodec {
   size_t d_;
 };
 
-class LloydMaxVectorCodec : public VectorCodec {
+// What codes and records share: the head's codec with its statistics.
+class PackedVectorCodec : public VectorCodec {
  public:
-  LloydMaxVectorCodec(const KvSpec& spec, Kv side, int d, int layer, int kv_head, RowStats stats)
+  PackedVectorCodec(const KvSpec& spec, Kv side, int d, int layer, int kv_head, RowStats stats)
       : stats_(std::move(stats)), encoder_(MakeSimdEncoder()) {
     const RotationKind kind = RotationKindOf(spec.rotation);
     rotation_ = RotationOp(kind, spec.seed, layer, kv_head, side == Kv::kV, d,
                            kind == RotationKind::kHaar ? HaarMatrix(spec.seed, d) : nullptr);
+    for (const float v : stats_.scale) inv_scale_.push_back(1.0f / v);
     const SideSpec& s = side == Kv::kK ? spec.k : spec.v;
+    codec_.family = s.family;
+    codec_.side = side;
     codec_.d = d;
     codec_.bits = static_cast<int>(s.bits);
     codec_.norm = s.norm;
     codec_.sqrt_d = std::sqrt(static_cast<float>(d));
-    for (const float v : stats_.scale) inv_scale_.push_back(1.0f / v);
+    codec_.rotation = &rotation_;
+    codec_.mean = stats_.mean.empty() ? nullptr : stats_.mean.data();
+    codec_.scale = stats_.scale.empty() ? nullptr : stats_.scale.data();
+    codec_.inv_scale = inv_scale_.empty() ? nullptr : inv_scale_.data();
+    if (s.family == Family::kProd) projection_ = ProjectionOf(spec, d);
+    codec_.record = RecordShapeOf(spec, side, d);
+    codec_.record.projection = projection_.get();
   }
-  size_t record_bytes() const override { return PackedBytes(static_cast<size_t>(codec_.d), codec_.bits) + 2; }
 
   Status Encode(const float* rows, size_t n, uint8_t* records) const override {
-    const size_t d = static_cast<size_t>(codec_.d);
-    TERSEKV_RETURN_IF_ERROR(CheckFinite(rows, n, d));
-    std::vector<uint8_t> codes(n * d);
-    std::vector<uint16_t> scales(n);
-    std::vector<float> scratch(encoder_->ScratchFloats(codec_.d));
-    if (!encoder_->Encode(Bound(), rows, n, codes.data(), scales.data(), scratch.data())) {
-      return DataLoss("the norm of a row overflows fp32: scale the input down");
+    TERSEKV_RETURN_IF_ERROR(CheckFinite(rows, n, static_cast<size_t>(codec_.d)));
+    if (n % record_rows() != 0) {
+      return InvalidArgument(fmt::format("{} rows: this codec takes multiples of {}", n, record_rows()));
     }
-    for (size_t i = 0; i < n; ++i) {
-      uint8_t* record = records + i * record_bytes();
-      PackBits(&codes[i * d], d, codec_.bits, record);
-      std::memcpy(record + record_bytes() - 2, &scales[i], 2);
+    if (!EncodeFinite(rows, n, records)) {
+      return DataLoss("the norm of a row overflows fp32: scale the input down");
     }
     return {};
   }
 
+ protected:
+  const Encoder& encoder() const { return *encoder_; }
+  const HeadCodec& codec() const { return codec_; }
+
+ private:
+  virtual bool EncodeFinite(const float* rows, size_t n, uint8_t* records) const = 0;
+
+  RowStats stats_;
+  std::unique_ptr<const Encoder> encoder_;
+  RotationOp rotation_;
+  std::vector<float> inv_scale_;
+  std::shared_ptr<const RotationOp> projection_;
+  HeadCodec codec_;
+};
+
+class CodesVectorCodec : public PackedVectorCodec {
+ public:
+  using PackedVectorCodec::PackedVectorCodec;
+  size_t record_bytes() const override { return PackedBytes(static_cast<size_t>(codec().d), codec().bits) + 2; }
+
   void Decode(const uint8_t* records, size_t n, float* out) const override {
-    const size_t d = static_cast<size_t>(codec_.d);
-    const LevelTable& table = LevelsOf(codec_.bits);
+    const size_t d = static_cast<size_t>(codec().d);
+    const LevelTable& table = LevelsOf(codec().bits);
     std::vector<uint8_t> codes(d);
     std::vector<float> scratch(d);
     for (size_t i = 0; i < n; ++i) {
       const uint8_t* record = records + i * record_bytes();
       float* row = out + i * d;
       uint16_t scale;
-      UnpackBits(record, d, codec_.bits, codes.data());
+      UnpackBits(record, d, codec().bits, codes.data());
       std::memcpy(&scale, record + record_bytes() - 2, 2);
       for (size_t c = 0; c < d; ++c) row[c] = BF16ToF32(scale) * static_cast<float>(table.level[codes[c]]);
-      rotation_.ApplyTransposed(row, scratch.data());
-      for (size_t c = 0; c < d; ++c) {
-        if (!stats_.scale.empty()) row[c] *= stats_.scale[c];
-        if (!stats_.mean.empty()) row[c] += stats_.mean[c];
-      }
+      RestoreRow(codec(), row, scratch.data());
     }
   }
 
  private:
-  HeadCodec Bound() const {
-    HeadCodec codec = codec_;
-    codec.rotation = &rotation_;
-    codec.mean = stats_.mean.empty() ? nullptr : stats_.mean.data();
-    codec.inv_scale = inv_scale_.empty() ? nullptr : inv_scale_.data();
-    return codec;
+  bool EncodeFinite(const float* rows, size_t n, uint8_t* records) const override {
+    const size_t d = static_cast<size_t>(codec().d);
+    std::vector<uint8_t> codes(n * d);
+    std::vector<uint16_t> scales(n);
+    std::vector<float> scratch(encoder().ScratchFloats(codec().d));
+    if (!encoder().Encode(codec(), rows, n, codes.data(), scales.data(), scratch.data())) return false;
+    for (size_t i = 0; i < n; ++i) {
+      uint8_t* record = records + i * record_bytes();
+      PackBits(&codes[i * d], d, codec().bits, record);
+      std::memcpy(record + record_bytes() - 2, &scales[i], 2);
+    }
+    return true;
+  }
+};
+
+class RecordVectorCodec : public PackedVectorCodec {
+ public:
+  RecordVectorCodec(const KvSpec& spec, Kv side, int d, int layer, int kv_head, RowStats stats)
+      : PackedVectorCodec(spec, side, d, layer, kv_head, std::move(stats)) {
+    WithRecordTag(codec().family, side, [this](auto tag) {
+      bytes_ = tag.Bytes(codec().record);
+      if (tag.kPage) rows_ = static_cast<size_t>(codec().record.page_tokens);
+    });
+  }
+  size_t record_rows() const override { return rows_; }
+  size_t record_bytes() const override { return bytes_; }
+
+  void Decode(const uint8_t* records, size_t n, float* out) const override {
+    const size_t d = static_cast<size_t>(codec().d);
+    std::vector<float> scratch(d);
+    for (size_t t = 0; t < n; t += rows_) {
+      encoder().DecodeRecords(codec(), records + t / rows_ * bytes_, 0, rows_, out + t * d);
+    }
+    for (size_t t = 0; t < n; ++t) RestoreRow(codec(), out + t * d, scratch.data());
   }
 
-  RowStats stats_;
-  std::unique_ptr<const Encoder> encoder_;
-  RotationOp rotation_;
-  std::vector<float> inv_scale_;
-  HeadCodec codec_;
+ private:
+  bool EncodeFinite(const float* rows, size_t n, uint8_t* records) const override {
+    std::vector<float> scratch(RecordScratchFloats(codec().family, codec().side, codec().record));
+    const size_t d = static_cast<size_t>(codec().d);
+    for (size_t t = 0; t < n; t += rows_) {
+      if (!encoder().EncodeRecords(codec(), rows + t * d, rows_, records + t / rows_ * bytes_, scratch.data())) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  size_t rows_ = 1, bytes_ = 0;
 };
 
 }  // namespace
@@ -152,8 +209,19 @@ Result<std::unique_ptr<VectorCodec>> VectorCodec::Create(const KvSpec& spec, Kv 
       return InvalidArgument(fmt::format("a channel scale is {}: all must be above 0", s));
   }
   if (spec.raw()) return std::unique_ptr<VectorCodec>(std::make_unique<RawVectorCodec>(spec.k.family, head_dim));
+  if (spec.mean == MeanMode::kPage) {
+    return Unsupported(
+        fmt::format("'{}': mean=page needs a page of rows and has no record of one; use a cache, or "
+                    "mean=stats with the mean given",
+                    FormatSpec(spec)));
+  }
+  const Family family = side == Kv::kK ? spec.k.family : spec.v.family;
+  if (StorageOf(family) == Storage::kCodes) {
+    return std::unique_ptr<VectorCodec>(
+        std::make_unique<CodesVectorCodec>(spec, side, head_dim, layer, kv_head, std::move(stats)));
+  }
   return std::unique_ptr<VectorCodec>(
-      std::make_unique<LloydMaxVectorCodec>(spec, side, head_dim, layer, kv_head, std::move(stats)));
+      std::make_unique<RecordVectorCodec>(spec, side, head_dim, layer, kv_head, std::move(stats)));
 }
 
 }  // namespace tersekv

@@ -9,15 +9,20 @@ namespace tersekv {
 
 size_t FormulaBytes(const CacheConfig& config, int64_t tokens) {
   const KvSpec& spec = config.spec;
-  const int64_t packed = std::max<int64_t>(tokens - spec.sink - spec.win, 0);
+  const bool whole_pages = PacksWholePages(config);
+  int64_t packed = std::max<int64_t>(tokens - spec.sink - spec.win, 0);
+  if (whole_pages) packed -= packed % spec.page;
   const size_t pages = static_cast<size_t>((packed + spec.page - 1) / spec.page);
   size_t bytes = static_cast<size_t>(tokens) * sizeof(int32_t);
-  for (const LayerShape& shape : config.layers) {
+  for (size_t l = 0; l < config.layers.size(); ++l) {
+    const LayerShape& shape = config.layers[l];
     const size_t width_k = RowWidth(shape, Kv::kK), width_v = RowWidth(shape, Kv::kV);
-    bytes += pages * (PageLayout::Make(spec, shape).page_bytes + sizeof(Page) + sizeof(PageRef));
-    const int64_t window = std::min<int64_t>(spec.win, std::max<int64_t>(tokens - spec.sink, 0));
+    bytes += pages * (PageLayout::Make(LayerSpec(config, l), shape).page_bytes + sizeof(Page) + sizeof(PageRef));
+    const int64_t ring = spec.win + (whole_pages ? spec.page : 0);
+    const int64_t window = std::min<int64_t>(ring, std::max<int64_t>(tokens - spec.sink, 0));
     if (!spec.raw()) bytes += static_cast<size_t>(spec.sink + window) * (width_k + width_v) * sizeof(uint16_t);
-    if (spec.mean == MeanMode::kStats) bytes += sizeof(float) * ((spec.scale ? 3 : 1) * width_k + width_v);
+    if (MeasuresStatistics(config)) bytes += sizeof(float) * ((spec.scale ? 3 : 1) * width_k + width_v);
+    if (!config.statistics.empty()) bytes += sizeof(float) * 3 * (width_k + width_v);
   }
   return bytes;
 }

@@ -8,21 +8,51 @@
 #include <set>
 
 #include "src/base/check.h"
+#include "src/codec/record_list.h"
 #include "src/codec/row_statistics.h"
 
 namespace tersekv {
+namespace {
+
+std::shared_ptr<const Statistics> GivenStatistics(const CacheConfig& config) {
+  if (config.statistics.empty() || (config.spec.mean == MeanMode::kOff && !config.spec.scale)) return nullptr;
+  auto stats = std::make_shared<Statistics>();
+  const auto side = [](const std::vector<float>& mean, const std::vector<float>& scale) {
+    Statistics::Side s{mean, scale, scale};
+    for (float& v : s.inv_scale) v = 1.0f / v;
+    return s;
+  };
+  for (const LayerStats& l : config.statistics) {
+    stats->layers.push_back({side(l.k_mean, l.k_scale), side(l.v_mean, l.v_scale)});
+  }
+  return stats;
+}
+
+}  // namespace
+
 History::History(CacheConfig config, std::unique_ptr<const Encoder> encoder)
     : config_(std::move(config)), encoder_(std::move(encoder)), pool_(config_.byte_budget) {
   int largest = 0;
+  size_t encode_floats = 0;
+  whole_pages_ = PacksWholePages(config_);
+  given_stats_ = GivenStatistics(config_);
+  if (given_stats_) TERSEKV_CHECK(pool_.Charge(given_stats_->bytes()));
   std::map<int, std::shared_ptr<const std::vector<float>>> haar;
   for (size_t l = 0; l < config_.layers.size(); ++l) {
     const LayerShape& shape = config_.layers[l];
-    layouts_.push_back(PageLayout::Make(config_.spec, shape));
+    layouts_.push_back(PageLayout::Make(LayerSpec(config_, l), shape));
     size_classes_.push_back(pool_.SizeClass(layouts_.back().page_bytes));
     auto& sides = rotations_.emplace_back();
     for (const Kv side : {Kv::kK, Kv::kV}) {
-      const int d = layouts_.back().side(side).d;
+      SideLayout& layout = side == Kv::kK ? layouts_.back().k : layouts_.back().v;
+      const int d = layout.d;
       largest = std::max(largest, d);
+      if (layout.family == Family::kProd) {
+        auto& projection = projections_[d];
+        if (!projection) projection = ProjectionOf(config_.spec, d);
+        layout.record.projection = projection.get();
+      }
+      encode_floats = std::max(encode_floats, RecordScratchFloats(layout.family, side, layout.record));
       const RotationKind kind = config_.spec.raw() ? RotationKind::kNone : RotationKindOf(config_.spec.rotation);
       if (kind == RotationKind::kHaar && !haar.contains(d)) haar[d] = HaarMatrix(config_.spec.seed, d);
       for (int h = 0; h < shape.kv_heads; ++h) {
@@ -39,11 +69,12 @@ History::History(CacheConfig config, std::unique_ptr<const Encoder> encoder)
   workers_.resize(static_cast<size_t>(config_.max_workers));
   if (config_.spec.raw()) return;
   for (WorkerScratch& scratch : workers_) {
-    const size_t rows = std::max<size_t>(kEncodeRows, kStatsTokens);
+    const size_t rows = static_cast<size_t>(std::max(config_.spec.page, kStatsTokens));
     scratch.rows.resize(rows * static_cast<size_t>(largest));
-    scratch.encode.resize(encoder_->ScratchFloats(largest));
-    scratch.codes.resize(kEncodeRows * static_cast<size_t>(largest));
-    scratch.scales.resize(kEncodeRows);
+    scratch.encode.resize(std::max(encoder_->ScratchFloats(largest), encode_floats));
+    scratch.page_mean.resize(static_cast<size_t>(largest));
+    scratch.codes.resize(rows * static_cast<size_t>(largest));
+    scratch.scales.resize(rows);
   }
 }
 
@@ -55,6 +86,9 @@ const Sequence* History::Find(int32_t id) const {
 HeadCodec History::CodecOf(int layer, Kv side, int kv_head, const Statistics* stats) const {
   const SideLayout& layout = layouts_[static_cast<size_t>(layer)].side(side);
   HeadCodec codec;
+  codec.family = layout.family;
+  codec.side = side;
+  codec.record = layout.record;
   codec.d = layout.d;
   codec.bits = layout.bits;
   codec.norm = (side == Kv::kK ? config_.spec.k : config_.spec.v).norm;
@@ -65,6 +99,7 @@ HeadCodec History::CodecOf(int layer, Kv side, int kv_head, const Statistics* st
     const Statistics::Side& s = side == Kv::kK ? l.k : l.v;
     const size_t at = static_cast<size_t>(kv_head) * static_cast<size_t>(layout.d);
     codec.mean = s.mean.data() + at;
+    codec.scale = s.scale.empty() ? nullptr : s.scale.data() + at;
     codec.inv_scale = s.inv_scale.empty() ? nullptr : s.inv_scale.data() + at;
   }
   return codec;
@@ -115,6 +150,14 @@ Status History::Truncate(int32_t id, int64_t tokens) {
   if (sequence.packed_end <= sink) {  // nothing packed survives: measured again as the sequence grows anew
     sequence.packed_end = std::min(sequence.packed_end, sink);
     if (NeedsStatistics()) sequence.stats.reset();
+  } else if (whole_pages_) {  // the last page becomes raw rows again, unless these are still there
+    const int64_t begin = PageStart(sequence.packed_end);
+    sequence.raw_begin = PageStart(std::max(sequence.raw_begin, sink) + config_.spec.page - 1);
+    if (sequence.raw_begin > begin) {
+      UnpackTail(&sequence, begin);
+      sequence.raw_begin = begin;
+    }
+    sequence.packed_end = begin;
   }
   const int64_t packed = std::max<int64_t>(sequence.packed_end - sink, 0);
   const size_t pages = static_cast<size_t>((packed + config_.spec.page - 1) / config_.spec.page);

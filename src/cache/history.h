@@ -53,8 +53,6 @@ struct LayerView {
   int64_t sink = 0;
 };
 
-inline constexpr size_t kEncodeRows = 64;  // rows a worker encodes at once
-
 class History {
  public:
   History(CacheConfig config, std::unique_ptr<const Encoder> encoder);
@@ -83,12 +81,19 @@ class History {
 
  private:
   struct WorkerScratch {
-    std::vector<float> rows, encode;  // [kEncodeRows, head_dim]; what the encoder asks for
+    std::vector<float> rows, encode;  // a page of rows; what the encoder asks for
     std::vector<uint8_t> codes;
     std::vector<uint16_t> scales;
+    std::vector<float> page_mean;  // [head_dim]
   };
 
-  bool NeedsStatistics() const { return config_.spec.mean == MeanMode::kStats; }
+  // Sequences measure their own statistics.
+  bool NeedsStatistics() const { return MeasuresStatistics(config_); }
+  // Tokens [sink, Reach(end)) are packed once `end` tokens are there, as far as statistics allow it.
+  int64_t Reach(int64_t end) const;
+  int64_t PageStart(int64_t order) const;  // of the page that holds packed token `order`
+  void UnpackTail(Sequence* sequence, int64_t begin);
+  uint8_t* Unit(int layer, int head, const Sequence& sequence, int64_t order) const;
   int64_t RingCapacity(bool measured, int64_t end) const;          // rows the ring has when the sequence ends there
   int64_t PackedEnd(const Sequence& sequence, int64_t end) const;  // after a step that ends there
   bool Measures(const Sequence* sequence, int64_t end) const;      // a step that ends there makes the statistics
@@ -107,6 +112,8 @@ class History {
   void StoreRawPages(int layer, Kv side, int head, const float* rows, ptrdiff_t stride, const StepSequence& part);
   void Measure(int layer, Kv side, int head, const StepSequence& part, WorkerScratch* scratch);
   void Pack(int layer, Kv side, int head, const StepSequence& part, WorkerScratch* scratch);
+  bool PackRows(const SideLayout& side, const HeadCodec& codec, size_t n, uint8_t* unit, int64_t slot,
+                WorkerScratch* scratch) const;
   void GatherRows(const RawRows& raw, int head, int d, int64_t begin, int64_t end, float* out) const;
   void Fail(int layer, Kv side, int head, size_t row);
   Status FailureStatus() const;
@@ -117,6 +124,9 @@ class History {
   std::vector<PageLayout> layouts_;                                // by layer
   std::vector<int> size_classes_;                                  // by layer
   std::vector<std::array<std::vector<RotationOp>, 2>> rotations_;  // by layer, side, head
+  std::map<int, std::shared_ptr<const RotationOp>> projections_;   // by head_dim, of prod
+  bool whole_pages_ = false;                                       // pages are packed whole
+  std::shared_ptr<const Statistics> given_stats_;                  // of a profile
   std::map<int32_t, Sequence> sequences_;
   std::vector<StepSequence> step_;
   size_t step_rows_ = 0;                                             // rows the scratch has

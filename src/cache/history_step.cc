@@ -41,7 +41,7 @@ size_t TableGrowth(const Sequence& sequence, size_t tokens, size_t pages, size_t
 }  // namespace
 
 int64_t History::RingCapacity(bool measured, int64_t end) const {
-  int64_t full = config_.spec.win;
+  int64_t full = config_.spec.win + (whole_pages_ ? config_.spec.page : 0);
   if (NeedsStatistics() && !measured) full = std::max<int64_t>(full, kStatsTokens);
   const int64_t behind_sinks = std::max<int64_t>(end - config_.spec.sink, 0);
   return std::min(full, static_cast<int64_t>(RoundUp(static_cast<size_t>(behind_sinks), kRingBlock)));
@@ -51,8 +51,18 @@ bool History::Measures(const Sequence* sequence, int64_t end) const {
   return NeedsStatistics() && (sequence == nullptr || !sequence->stats) && end >= config_.spec.sink + kStatsTokens;
 }
 
-int64_t History::PackedEnd(const Sequence& sequence, int64_t end) const {
+int64_t History::PageStart(int64_t order) const {
+  const int64_t sink = config_.spec.sink;
+  return order - std::max<int64_t>(order - sink, 0) % config_.spec.page;
+}
+
+int64_t History::Reach(int64_t end) const {
   const int64_t reach = end - config_.spec.win;
+  return whole_pages_ ? PageStart(reach) : reach;
+}
+
+int64_t History::PackedEnd(const Sequence& sequence, int64_t end) const {
+  const int64_t reach = Reach(end);
   const bool may_pack = !NeedsStatistics() || sequence.stats || Measures(&sequence, end);
   if (!may_pack || reach <= config_.spec.sink) return sequence.packed_end;
   return std::max(sequence.packed_end, reach);
@@ -218,7 +228,10 @@ void History::Reserve(StepSequence* part) {
   part->sequence = &sequence;
   const int64_t end = part->begin + static_cast<int64_t>(part->queries.size());
   const int64_t ring = RingCapacity(sequence.stats != nullptr, end);
-  if (part->created) AllocateRawRows(config_, ring, &sequence);
+  if (part->created) {
+    AllocateRawRows(config_, ring, &sequence);
+    sequence.stats = given_stats_;
+  }
   if (ring > sequence.ring_capacity) ResizeRing(config_, ring, &sequence);
   part->packed_end = PackedEnd(sequence, end);
   const bool measures = Measures(&sequence, end);
@@ -229,7 +242,7 @@ void History::Reserve(StepSequence* part) {
     const bool measured = !NeedsStatistics() || sequence.stats || query.order + 1 >= config_.spec.sink + kStatsTokens;
     query.packed_end = config_.spec.sink;
     if (measured) {
-      query.packed_end = std::max({query.packed_end, query.order + 1 - config_.spec.win, sequence.raw_begin});
+      query.packed_end = std::max({query.packed_end, Reach(query.order + 1), sequence.raw_begin});
     }
   }
   if (measures) part->new_stats = NewStatistics();

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "src/codec/page_layout.h"
+
 namespace tersekv {
 namespace {
 
@@ -16,6 +18,16 @@ AlignedArray<uint16_t> CopyOf(const AlignedArray<uint16_t>& from, size_t values)
 }
 
 }  // namespace
+
+bool MeasuresStatistics(const CacheConfig& config) {
+  const KvSpec& spec = config.spec;
+  const bool wanted = spec.mean == MeanMode::kStats || spec.mean == MeanMode::kProfile || spec.scale;
+  return wanted && config.statistics.empty();
+}
+
+bool PacksWholePages(const CacheConfig& config) {
+  return !config.layers.empty() && PageLayout::Make(config.spec, config.layers[0]).whole_pages();
+}
 
 size_t Statistics::bytes() const {
   size_t floats = 0;

@@ -17,7 +17,8 @@ namespace tersekv {
 // Statistics of one sequence root; shared by forks, frozen once made.
 struct Statistics {
   struct Side {
-    std::vector<float> mean, scale, inv_scale;  // [kv_heads * head_dim]; scale and inv_scale are empty for V
+    // [kv_heads * head_dim]; without a profile V has no scale
+    std::vector<float> mean, scale, inv_scale;
   };
   struct Layer {
     Side k, v;
@@ -68,6 +69,10 @@ void AllocateRawRows(const CacheConfig& config, int64_t ring_capacity, Sequence*
 void ResizeRing(const CacheConfig& config, int64_t ring_capacity, Sequence* sequence);
 // Copy for a fork: pages are shared, raw rows are copied.
 Sequence CloneSequence(const CacheConfig& config, const Sequence& from);
+
+// Whether sequences measure their own statistics, and whether they are packed a page at a time.
+bool MeasuresStatistics(const CacheConfig& config);
+bool PacksWholePages(const CacheConfig& config);
 
 inline size_t RowWidth(const LayerShape& shape, Kv side) {
   return static_cast<size_t>(shape.kv_heads) *

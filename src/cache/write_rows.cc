@@ -7,6 +7,7 @@
 
 #include "src/base/half.h"
 #include "src/cache/history.h"
+#include "src/cache/unpack.h"
 #include "src/codec/row_statistics.h"
 
 namespace tersekv {
@@ -101,24 +102,69 @@ void History::Pack(int layer, Kv side, int head, const StepSequence& part, Worke
   const PageLayout& layout = layouts_[static_cast<size_t>(layer)];
   const SideLayout& s = layout.side(side);
   const RawRows raw = RawRowsOf(layer, side, part);
-  const HeadCodec codec = CodecOf(layer, side, head, part.stats());
-  const std::vector<PageRef>& pages = part.sequence->layers[static_cast<size_t>(layer)].pages;
+  HeadCodec codec = CodecOf(layer, side, head, part.stats());
   const int64_t sink = config_.spec.sink;
   int64_t order = std::max(part.sequence->packed_end, sink);
-  while (order < part.packed_end) {
-    const int64_t end = std::min(part.packed_end, order + static_cast<int64_t>(kEncodeRows));
+  while (order < part.packed_end) {  // a page at a time
+    const int64_t slot = (order - sink) % layout.page_tokens;
+    const int64_t end = std::min(part.packed_end, order + layout.page_tokens - slot);
     const size_t n = static_cast<size_t>(end - order);
     GatherRows(raw, head, s.d, order, end, scratch->rows.data());
-    if (!encoder_->Encode(codec, scratch->rows.data(), n, scratch->codes.data(), scratch->scales.data(),
-                          scratch->encode.data())) {
+    uint8_t* unit = Unit(layer, head, *part.sequence, order);
+    if (s.page_mean) {
+      MeasurePageMean(codec, scratch->rows.data(), n, unit + s.mean_offset);
+      ReadPageMean(s, unit, scratch->page_mean.data());
+      codec.page_mean = scratch->page_mean.data();
+    }
+    if (!PackRows(s, codec, n, unit, slot, scratch)) {
       return Fail(layer, side, head, static_cast<size_t>(part.queries.back().row));
     }
-    for (size_t i = 0; i < n; ++i, ++order) {
-      const int64_t packed = order - sink;
-      uint8_t* unit = pages[static_cast<size_t>(packed / layout.page_tokens)].data() +
-                      static_cast<size_t>(head) * layout.unit_bytes;
-      PackToken(s, unit, static_cast<int>(packed % layout.page_tokens),
-                scratch->codes.data() + i * static_cast<size_t>(s.d), scratch->scales[i]);
+    order = end;
+  }
+}
+
+// n rows of scratch->rows into slots [slot, slot + n) of a unit.
+bool History::PackRows(const SideLayout& side, const HeadCodec& codec, size_t n, uint8_t* unit, int64_t slot,
+                       WorkerScratch* scratch) const {
+  const float* rows = scratch->rows.data();
+  if (side.storage == Storage::kRecords) {
+    uint8_t* records = unit + side.codes_offset + static_cast<size_t>(slot) * side.record_bytes;
+    return encoder_->EncodeRecords(codec, rows, n, records, scratch->encode.data());
+  }
+  uint8_t* codes = scratch->codes.data();
+  if (!encoder_->Encode(codec, rows, n, codes, scratch->scales.data(), scratch->encode.data())) return false;
+  for (size_t i = 0; i < n; ++i) {
+    PackToken(side, unit, static_cast<int>(slot) + static_cast<int>(i), codes + i * static_cast<size_t>(side.d),
+              scratch->scales[i]);
+  }
+  return true;
+}
+
+uint8_t* History::Unit(int layer, int head, const Sequence& sequence, int64_t order) const {
+  const PageLayout& layout = layouts_[static_cast<size_t>(layer)];
+  const size_t page = static_cast<size_t>((order - config_.spec.sink) / layout.page_tokens);
+  return sequence.layers[static_cast<size_t>(layer)].pages[page].data() + static_cast<size_t>(head) * layout.unit_bytes;
+}
+
+// Packed tokens [begin, packed_end) become raw rows of the ring again.
+void History::UnpackTail(Sequence* sequence, int64_t begin) {
+  std::vector<float> row;
+  for (int layer = 0; layer < static_cast<int>(layouts_.size()); ++layer) {
+    for (const Kv kv : {Kv::kK, Kv::kV}) {
+      const size_t l = static_cast<size_t>(layer), width = RowWidth(config_.layers[l], kv);
+      const SideLayout& side = layouts_[l].side(kv);
+      row.resize(static_cast<size_t>(3 * side.d));
+      for (int head = 0; head < layouts_[l].kv_heads; ++head) {
+        const HeadCodec codec = CodecOf(layer, kv, head, sequence->stats.get());
+        for (int64_t order = begin; order < sequence->packed_end; ++order) {
+          UnpackRow(side, codec, *encoder_, Unit(layer, head, *sequence, order),
+                    static_cast<size_t>((order - config_.spec.sink) % side.page_tokens), row.data());
+          uint16_t* out = sequence->layers[l].ring[static_cast<int>(kv)].get() +
+                          static_cast<size_t>(order % sequence->ring_capacity) * width +
+                          static_cast<size_t>(head) * static_cast<size_t>(side.d);
+          for (int c = 0; c < side.d; ++c) out[c] = F32ToF16(row[static_cast<size_t>(c)]);
+        }
+      }
     }
   }
 }

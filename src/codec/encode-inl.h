@@ -4,27 +4,24 @@
 // names in TERSEKV_INL_NAMESPACE; the includer has included half.h, head_codec.h and lloyd_max.h.
 
 #include "src/codec/lloyd_max-inl.h"
+#include "src/codec/tree_sum-inl.h"
 #include "src/transform/rotate-inl.h"
 
 namespace tersekv {
 namespace TERSEKV_INL_NAMESPACE {
 
-// Sum of f(c) over d channels: 32 running sums in channel order, then an xor tree of 16, 8, 4, 2, 1.
-template <class L, class F>
-typename L::F TreeSum(L lanes, int d, float* sums, F&& f) {
-  const size_t n = lanes.Count();
-  for (int l = 0; l < 32; ++l) lanes.Store(lanes.Set(0.0f), sums + static_cast<size_t>(l) * n);
-  for (int c = 0; c < d; ++c) {
-    float* sum = sums + static_cast<size_t>(c % 32) * n;
-    lanes.Store(lanes.Add(lanes.Load(sum), f(static_cast<size_t>(c) * n)), sum);
+// x: [d] lane groups, minus mean, over scale, minus the page's mean.
+template <class L>
+void Normalise(L lanes, const HeadCodec& codec, float* x) {
+  if (codec.mean == nullptr && codec.inv_scale == nullptr && codec.page_mean == nullptr) return;
+  for (int c = 0; c < codec.d; ++c) {
+    float* p = x + static_cast<size_t>(c) * lanes.Count();
+    auto v = lanes.Load(p);
+    if (codec.mean != nullptr) v = lanes.Sub(v, lanes.Set(codec.mean[c]));
+    if (codec.inv_scale != nullptr) v = lanes.Mul(v, lanes.Set(codec.inv_scale[c]));
+    if (codec.page_mean != nullptr) v = lanes.Sub(v, lanes.Set(codec.page_mean[c]));
+    lanes.Store(v, p);
   }
-  for (int half = 16; half > 0; half /= 2) {
-    for (int l = 0; l < half; ++l) {
-      float* sum = sums + static_cast<size_t>(l) * n;
-      lanes.Store(lanes.Add(lanes.Load(sum), lanes.Load(sum + static_cast<size_t>(half) * n)), sum);
-    }
-  }
-  return lanes.Load(sums);
 }
 
 // Encodes one block of Count() rows. x: [d] lane groups (channel-major), destroyed. codes: [Count(), d]; scales:
@@ -38,15 +35,7 @@ bool EncodeLanes(L lanes, const HeadCodec& codec, float* x, uint8_t* codes, uint
   float* spare = code + static_cast<size_t>(d) * n;
   float* rotated = spare + static_cast<size_t>(d) * n;
   float* sums = rotated;  // [32] groups; the rotated row itself lives in x
-  if (codec.mean != nullptr || codec.inv_scale != nullptr) {
-    for (int c = 0; c < d; ++c) {
-      float* p = x + static_cast<size_t>(c) * n;
-      auto v = lanes.Load(p);
-      if (codec.mean != nullptr) v = lanes.Sub(v, lanes.Set(codec.mean[c]));
-      if (codec.inv_scale != nullptr) v = lanes.Mul(v, lanes.Set(codec.inv_scale[c]));
-      lanes.Store(v, p);
-    }
-  }
+  Normalise(lanes, codec, x);
   float s2[64], s[64], p[64], n2[64], peak[64];  // Count() <= 64 on every target
   const auto square_sum = TreeSum(lanes, d, sums, [&](size_t at) {
     const auto v = lanes.Load(x + at);

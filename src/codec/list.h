@@ -44,6 +44,13 @@ struct Widths {
   }
 };
 
+// How a cache keeps the vectors of a family.
+enum class Storage : uint8_t {
+  kRows,     // values as they are: f32, f16, bf16
+  kCodes,    // Lloyd-Max codes in blocks (src/bits/blocks.h) and a bf16 scale a vector: attended as integers
+  kRecords,  // canonical records as they are (src/codec/record.h): decoded to fp32 tile by tile
+};
+
 // Options of a base when the spec doesn't give them; seed is always 0.
 struct SpecDefaults {
   Rotation rotation = Rotation::kNone;
@@ -65,6 +72,7 @@ inline constexpr SpecDefaults kKiviDefaults = {.win = 128, .page = 128};
 
 struct FamilyRow {
   Family family;
+  Storage storage;
   SpecForm form;
   std::string_view text;  // in a spec, see SpecForm
   std::string_view name;  // in messages
@@ -72,7 +80,6 @@ struct FamilyRow {
   float block_bits;       // bits a value for scales of blocks whose size is fixed by the format
   int vector_bits;        // bits a vector (one token, one head) for scales
   const SpecDefaults* defaults;
-  bool available;  // in this version
   std::string_view description;
 };
 
@@ -82,41 +89,41 @@ static_assert(kLloydMaxWidths.count() == static_cast<int>(kLloydMaxBits.size()),
 
 // clang-format off
 inline constexpr FamilyRow kFamilies[] = {
-    // family           form             text      name         widths           block  vector  defaults         avail
-    {Family::kF32,      SpecForm::kWord, "f32",    "f32",       {32, 32},        0,     0,      &kPlainDefaults, true,
+    // family           storage            form             text      name         widths           block  vector  defaults
+    {Family::kF32,       Storage::kRows,    SpecForm::kWord, "f32",    "f32",       {32, 32},        0,     0,      &kPlainDefaults,
      "raw 32-bit floats, the reference"},
-    {Family::kF16,      SpecForm::kWord, "f16",    "f16",       {16, 16},        0,     0,      &kPlainDefaults, true,
+    {Family::kF16,       Storage::kRows,    SpecForm::kWord, "f16",    "f16",       {16, 16},        0,     0,      &kPlainDefaults,
      "raw half floats, the usual KV cache"},
-    {Family::kBF16,     SpecForm::kWord, "bf16",   "bf16",      {16, 16},        0,     0,      &kPlainDefaults, true,
+    {Family::kBF16,      Storage::kRows,    SpecForm::kWord, "bf16",   "bf16",      {16, 16},        0,     0,      &kPlainDefaults,
      "raw bfloat16"},
-    {Family::kFp8,      SpecForm::kWord, "fp8",    "fp8",       {8, 8},          0,     32,     &kPlainDefaults, false,
+    {Family::kFp8,       Storage::kRecords, SpecForm::kWord, "fp8",    "fp8",       {8, 8},          0,     32,     &kPlainDefaults,
      "E4M3 with an fp32 scale a vector"},
-    {Family::kInt8,     SpecForm::kWord, "int8",   "int8",      {8, 8},          0,     16,     &kPlainDefaults, false,
-     "8-bit integers with a 16-bit scale a vector"},
-    {Family::kMxfp4,    SpecForm::kWord, "mxfp4",  "mxfp4",     {4, 4},          .25F,  0,      &kPlainDefaults, false,
+    {Family::kInt8,      Storage::kCodes,   SpecForm::kWord, "int8",   "int8",      {8, 8},          0,     16,     &kPlainDefaults,
+     "8-bit integers with a bf16 scale a vector"},
+    {Family::kMxfp4,     Storage::kRecords, SpecForm::kWord, "mxfp4",  "mxfp4",     {4, 4},          .25F,  0,      &kPlainDefaults,
      "OCP MXFP4: E2M1 in blocks of 32 with an E8M0 scale"},
-    {Family::kNvfp4,    SpecForm::kWord, "nvfp4",  "nvfp4",     {4, 4},          .5F,   0,      &kPlainDefaults, false,
+    {Family::kNvfp4,     Storage::kRecords, SpecForm::kWord, "nvfp4",  "nvfp4",     {4, 4},          .5F,   0,      &kPlainDefaults,
      "NVFP4: E2M1 in blocks of 16 with an E4M3 scale"},
-    {Family::kQ8_0,     SpecForm::kWord, "q8_0",   "q8_0",      {8, 8},          .5F,   0,      &kPlainDefaults, false,
+    {Family::kQ8_0,      Storage::kRecords, SpecForm::kWord, "q8_0",   "q8_0",      {8, 8},          .5F,   0,      &kPlainDefaults,
      "llama.cpp Q8_0: blocks of 32 with an f16 scale"},
-    {Family::kQ5_0,     SpecForm::kWord, "q5_0",   "q5_0",      {5, 5},          .5F,   0,      &kPlainDefaults, false,
+    {Family::kQ5_0,      Storage::kRecords, SpecForm::kWord, "q5_0",   "q5_0",      {5, 5},          .5F,   0,      &kPlainDefaults,
      "llama.cpp Q5_0: blocks of 32 with an f16 scale"},
-    {Family::kQ4_0,     SpecForm::kWord, "q4_0",   "q4_0",      {4, 4},          .5F,   0,      &kPlainDefaults, false,
+    {Family::kQ4_0,      Storage::kRecords, SpecForm::kWord, "q4_0",   "q4_0",      {4, 4},          .5F,   0,      &kPlainDefaults,
      "llama.cpp Q4_0: blocks of 32 with an f16 scale"},
-    {Family::kIq4Nl,    SpecForm::kWord, "iq4_nl", "iq4_nl",    {4, 4},          .5F,   0,      &kPlainDefaults, false,
+    {Family::kIq4Nl,     Storage::kRecords, SpecForm::kWord, "iq4_nl", "iq4_nl",    {4, 4},          .5F,   0,      &kPlainDefaults,
      "llama.cpp IQ4_NL: blocks of 32, non-linear levels, an f16 scale"},
-    {Family::kLloydMax, SpecForm::kPair, "",       "Lloyd-Max", kLloydMaxWidths, 0,     16,     &kPairDefaults,  true,
+    {Family::kLloydMax,  Storage::kCodes,   SpecForm::kPair, "",       "Lloyd-Max", kLloydMaxWidths, 0,     16,     &kPairDefaults,
      "rotated, Lloyd-Max levels, a bf16 scale a vector"},
-    {Family::kTrellis,  SpecForm::kPair, "t",      "trellis",   {2, 4},          0,     16,     &kPairDefaults,  false,
+    {Family::kTrellis,   Storage::kRecords, SpecForm::kPair, "t",      "trellis",   {2, 4},          0,     16,     &kPairDefaults,
      "rotated, trellis-coded levels, a bf16 scale a vector"},
-    {Family::kVq2,      SpecForm::kPair, "q",      "2-D VQ",    {2, 4, .5F},     0,     16,     &kPairDefaults,  false,
+    {Family::kVq2,       Storage::kRecords, SpecForm::kPair, "q",      "2-D VQ",    {2, 4, .5F},     0,     16,     &kPairDefaults,
      "rotated, pairs of channels in one codebook, a bf16 scale a vector"},
-    {Family::kProd,     SpecForm::kPair, "p",      "prod",      {2, 8},          0,     32,     &kPairDefaults,  false,
+    {Family::kProd,      Storage::kRecords, SpecForm::kPair, "p",      "prod",      {2, 8},          0,     32,     &kPairDefaults,
      "rotated, N-1 bits plus the sign of a random projection (QJL), two scales a vector"},
-    {Family::kKivi,     SpecForm::kKivi, "kivi-",  "kivi",      {2, 8},          0,     0,      &kKiviDefaults,  false,
+    {Family::kKivi,      Storage::kRecords, SpecForm::kKivi, "kivi-",  "kivi",      {2, 8},          0,     0,      &kKiviDefaults,
      "KIVI: keys affine by channel and page, values affine by token and group"},
-    {Family::kAuto,     SpecForm::kWord, "auto",   "auto",      {0, 0},          0,     0,      &kPairDefaults,  false,
-     "what the probe or the profile recommends"},
+    {Family::kAuto,      Storage::kRecords, SpecForm::kWord, "auto",   "auto",      {0, 0},          0,     0,      &kPairDefaults,
+     "what the profile recommends"},
 };
 // clang-format on
 
@@ -139,6 +146,8 @@ constexpr const FamilyRow* FindFamily(Family family) {
 
 // The row of a Family that is in the list (every enumerator is).
 constexpr const FamilyRow& RowOf(Family family) { return *FindFamily(family); }
+
+constexpr Storage StorageOf(Family family) { return RowOf(family).storage; }
 
 static_assert(
     [] {

@@ -5,17 +5,28 @@
 
 #include "src/base/half.h"
 #include "src/bits/blocks.h"
+#include "src/codec/record_list.h"
 
 namespace tersekv {
 namespace {
 
-SideLayout MakeSide(const SideSpec& spec, int d, int page_tokens, bool token_major) {
+SideLayout MakeSide(const KvSpec& spec, Kv kv, int d) {
+  const SideSpec& from = kv == Kv::kK ? spec.k : spec.v;
   SideLayout side;
-  side.family = spec.family;
-  side.bits = static_cast<int>(spec.bits);
+  side.family = from.family;
+  side.storage = StorageOf(from.family);
+  side.bits = static_cast<int>(from.bits);
   side.d = d;
-  side.page_tokens = page_tokens;
-  side.token_major = token_major;
+  side.page_tokens = spec.page;
+  side.token_major = kv == Kv::kV;
+  side.page_mean = spec.mean == MeanMode::kPage && !side.raw();
+  if (side.storage == Storage::kRecords) {
+    side.record = RecordShapeOf(spec, kv, d);
+    WithRecordTag(side.family, kv, [&side](auto tag) {
+      side.record_bytes = tag.Bytes(side.record);
+      side.page_record = tag.kPage;
+    });
+  }
   return side;
 }
 
@@ -33,12 +44,14 @@ PageLayout PageLayout::Make(const KvSpec& spec, const LayerShape& shape) {
   PageLayout layout;
   layout.kv_heads = shape.kv_heads;
   layout.page_tokens = spec.page;
-  layout.k = MakeSide(spec.k, shape.head_dim_k, spec.page, false);
-  layout.v = MakeSide(spec.v, shape.head_dim_v, spec.page, true);
-  layout.k.scales_offset = layout.k.codes_bytes();
-  layout.v.codes_offset = layout.k.scales_offset + layout.k.scales_bytes();
-  layout.v.scales_offset = layout.v.codes_offset + layout.v.codes_bytes();
-  layout.unit_bytes = layout.v.scales_offset + layout.v.scales_bytes();
+  layout.k = MakeSide(spec, Kv::kK, shape.head_dim_k);
+  layout.v = MakeSide(spec, Kv::kV, shape.head_dim_v);
+  for (SideLayout* side : {&layout.k, &layout.v}) {
+    side->codes_offset = layout.unit_bytes;
+    side->scales_offset = side->codes_offset + side->codes_bytes();
+    side->mean_offset = side->scales_offset + side->scales_bytes();
+    layout.unit_bytes = side->mean_offset + side->mean_bytes();
+  }
   layout.page_bytes = layout.unit_bytes * static_cast<size_t>(shape.kv_heads);
   return layout;
 }

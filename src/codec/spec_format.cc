@@ -142,10 +142,10 @@ std::vector<std::string> KnownSpecs() {
       }
       continue;
     }
-    // Every pair of what this version has; K and V alike of the rest.
+    // Every pair of Lloyd-Max; K and V alike of the rest.
     for (int k = 0; k < row.widths.count(); ++k) {
       for (int v = 0; v < row.widths.count(); ++v) {
-        if (v != k && !row.available) continue;
+        if (v != k && row.family != Family::kLloydMax) continue;
         specs.push_back(FormatSpec(tersekv::DefaultsOf(row.family, row.widths.at(k), row.family, row.widths.at(v), 0)));
       }
     }

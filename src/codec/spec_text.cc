@@ -18,8 +18,8 @@ namespace {
 constexpr size_t kMaxQuoted = 60;    // characters
 constexpr size_t kMaxCompared = 32;  // characters; the longest known spec has 13
 
-// A known spec and how it ranks among those at the same distance, smaller first: in this version, V no wider than K
-// (wider is rarely wanted), widths alike.
+// A known spec and how it ranks among those at the same distance, smaller first: attended as integers, V no wider than
+// K (wider is rarely wanted), widths alike.
 struct Known {
   std::string text;
   std::tuple<bool, bool, float> preference;
@@ -29,8 +29,8 @@ std::vector<Known> RankedKnownSpecs() {
   std::vector<Known> known;
   for (std::string& text : KnownSpecs()) {
     const KvSpec spec = ParseSpec(text).value();
-    const bool available = RowOf(spec.k.family).available && RowOf(spec.v.family).available;
-    known.push_back({std::move(text), {!available, spec.v.bits > spec.k.bits, std::abs(spec.k.bits - spec.v.bits)}});
+    const bool fast = StorageOf(spec.k.family) != Storage::kRecords && StorageOf(spec.v.family) != Storage::kRecords;
+    known.push_back({std::move(text), {!fast, spec.v.bits > spec.k.bits, std::abs(spec.k.bits - spec.v.bits)}});
   }
   return known;
 }

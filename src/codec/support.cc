@@ -41,25 +41,11 @@ Status CheckSupported(const KvSpec& spec) {
     return Unsupported(fmt::format("'{}': auto needs a probe or a profile, which this version doesn't have; use {}",
                                    text, NearestAvailable(spec)));
   }
-  for (const Family family : {spec.k.family, spec.v.family}) {
-    const FamilyRow& row = RowOf(family);
-    if (row.available) continue;
-    return Unsupported(fmt::format("'{}': {} codecs are not in this version; {} is the nearest that is", text, row.name,
-                                   NearestAvailable(spec)));
-  }
   if (spec.rotation == Rotation::kH2) {
     return Unsupported(fmt::format("'{}': rot=h2 is not in this version; use rot=h1", text));
   }
-  if (spec.mean == MeanMode::kPage) {
-    return Unsupported(fmt::format("'{}': mean=page is not in this version; use mean=stats", text));
-  }
-  if (spec.mean == MeanMode::kProfile) {
-    return Unsupported(
-        fmt::format("'{}': mean=profile needs a profile, which this version can't load; use mean=stats", text));
-  }
-  if (spec.scale && spec.mean != MeanMode::kStats) {
-    return Unsupported(
-        fmt::format("'{}': scale=on needs the statistics of mean=stats; add scale=off or use mean=stats", text));
+  if (spec.scale && spec.mean == MeanMode::kOff) {
+    return Unsupported(fmt::format("'{}': scale=on needs a mean; add scale=off or use mean=stats", text));
   }
   return {};
 }
@@ -69,6 +55,7 @@ double BitsSpec(const KvSpec& spec, int head_dim_k, int head_dim_v) {
   TERSEKV_CHECK(ValidateSpec(spec).ok());
   double k = SideBits(spec.k, head_dim_k);
   double v = SideBits(spec.v, head_dim_v);
+  if (spec.mean == MeanMode::kPage) k += 16.0 / spec.page, v += 16.0 / spec.page;
   if (spec.k.family ==
       Family::kKivi) {  // f16 scale and zero: K for each channel of a page, V for each group of a token
     const int group = spec.group == 0 ? head_dim_v : std::min(spec.group, head_dim_v);
@@ -76,6 +63,25 @@ double BitsSpec(const KvSpec& spec, int head_dim_k, int head_dim_v) {
     v += 32.0 / group;
   }
   return (k * head_dim_k + v * head_dim_v) / (head_dim_k + head_dim_v);
+}
+
+KvSpec LayerSpec(const CacheConfig& config, size_t layer) {
+  KvSpec spec = config.spec;
+  if (config.layer_bits.empty()) return spec;
+  spec.k.bits = static_cast<float>(config.layer_bits[layer].k);
+  spec.v.bits = static_cast<float>(config.layer_bits[layer].v);
+  return spec;
+}
+
+double BitsSpec(const CacheConfig& config) {
+  double bits = 0, values = 0;
+  for (size_t l = 0; l < config.layers.size(); ++l) {
+    const LayerShape& shape = config.layers[l];
+    const double n = static_cast<double>(shape.kv_heads) * (shape.head_dim_k + shape.head_dim_v);
+    bits += n * BitsSpec(LayerSpec(config, l), shape.head_dim_k, shape.head_dim_v);
+    values += n;
+  }
+  return bits / values;
 }
 
 }  // namespace tersekv

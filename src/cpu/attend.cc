@@ -104,6 +104,7 @@ void AttendScratch::Reserve(const AttendPlan& plan, const LayerShape& shape, int
     place(&v_tile, tile * plan.stride());
     place(&scores, rows * kRowStride);
     place(&row, 4 * std::max(dk, dv));
+    place(&page_mean, 2 * std::max(dk, dv));
     place(&packed_fold, static_cast<size_t>(packed_slots) * state);
     place(&raw_fold, static_cast<size_t>(raw_slots) * state);
   };

@@ -37,6 +37,7 @@ class AttendScratch {
   float* factor = nullptr;                       // [rows, kMaxBlocks] of a block's weighted values
   int32_t* w_start = nullptr;                    // [rows, kMaxBlocks], see FactorRows
   float* row = nullptr;                          // [4 * max head_dim]
+  float* page_mean = nullptr;                    // [2 * max head_dim], mean=page
   float* packed_fold = nullptr;                  // StateFold memory
   float* raw_fold = nullptr;
   int packed_slots = 0, raw_slots = 0;  // states of the folds

@@ -4,6 +4,7 @@
 #include "src/base/half.h"
 #include "src/base/lanes.h"
 #include "src/codec/lloyd_max.h"
+#include "src/cpu/records.h"
 #include "src/cpu/simd.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -77,6 +78,14 @@ class SimdEncoder : public Encoder {
   size_t ScratchFloats(int d) const override {
     return EncodeScratchFloats(d, kMaxLanes) + static_cast<size_t>(d) * kMaxLanes;
   }
+  bool EncodeRecords(const HeadCodec& codec, const float* rows, size_t n, uint8_t* records,
+                     float* scratch) const override {
+    return EncodeRecordsSimd(codec, rows, n, records, scratch);
+  }
+  void DecodeRecords(const HeadCodec& codec, const uint8_t* records, size_t begin, size_t end,
+                     float* rows) const override {
+    DecodeRecordsSimd(codec.family, codec.side, codec.record, records, begin, end, rows);
+  }
 };
 
 class ScalarEncoder : public Encoder {
@@ -91,6 +100,14 @@ class ScalarEncoder : public Encoder {
     return true;
   }
   size_t ScratchFloats(int d) const override { return EncodeScratchFloats(d, 1) + static_cast<size_t>(d); }
+  bool EncodeRecords(const HeadCodec& codec, const float* rows, size_t n, uint8_t* records,
+                     float* scratch) const override {
+    return EncodeRecordsPlain(codec, rows, n, records, scratch);
+  }
+  void DecodeRecords(const HeadCodec& codec, const uint8_t* records, size_t begin, size_t end,
+                     float* rows) const override {
+    DecodeRecordsPlain(codec.family, codec.side, codec.record, records, begin, end, rows);
+  }
 };
 
 }  // namespace

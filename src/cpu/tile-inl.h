@@ -9,14 +9,19 @@
 #define TERSEKV_CPU_TILE_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstring>
 
 #include "hwy/highway.h"
 #include "src/base/half.h"
 #include "src/cache/sequence.h"
+#include "src/cache/unpack.h"
 #include "src/codec/list.h"
 #include "src/codec/page_layout.h"
+#include "src/cpu/attend.h"
 #include "src/cpu/integer_product-inl.h"
+#include "src/cpu/records.h"
+#include "src/transform/rotation.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tersekv {
@@ -116,6 +121,42 @@ inline void LoadRawVTile(const SideLayout& side, const uint8_t* unit, size_t beg
   }
 }
 
+// A page of token or page records -> tile [d][page_tokens]. rows: [4, d] scratch.
+inline void LoadRecordsKTile(const SideLayout& side, const uint8_t* unit, float* rows, float* tile) {
+  const size_t d = static_cast<size_t>(side.d), tokens = static_cast<size_t>(side.page_tokens);
+  for (size_t t = 0; t < tokens; t += 4) {
+    DecodeRecordsSimd(side.family, Kv::kK, side.record, unit + side.codes_offset, t, t + 4, rows);
+    TransposeFour(rows, d, tile + t, tokens);
+  }
+}
+
+// Tokens [begin, end) -> rows of the tile.
+inline void LoadRecordsVTile(const SideLayout& side, const uint8_t* unit, size_t begin, size_t end, float* tile,
+                             size_t stride) {
+  for (size_t t = begin; t < end; ++t) {
+    DecodeRecordsSimd(side.family, Kv::kV, side.record, unit + side.codes_offset, t, t + 1, tile + t * stride);
+  }
+}
+
+// mean=page: a tile of levels or decoded records becomes one of values, R times the page's mean included.
+inline void AddPageMean(const SideLayout& side, const RotationOp& rotation, const uint8_t* unit, const AttendScratch& s,
+                        float* tile, size_t stride) {
+  float* mean = s.page_mean;
+  float* scales = s.row;  // [page_tokens]
+  ReadPageMean(side, unit, mean);
+  rotation.Apply(mean, mean + side.d);
+  const uint16_t* stored = reinterpret_cast<const uint16_t*>(unit + side.scales_offset);
+  const size_t tokens = static_cast<size_t>(side.page_tokens);
+  for (size_t t = 0; t < tokens; ++t) scales[t] = side.storage == Storage::kCodes ? BF16ToF32(stored[t]) : 1.0f;
+  for (size_t k = 0; k < side.depth(); ++k) {
+    float* row = tile + k * stride;
+    for (size_t n = 0; n < side.width(); ++n) {
+      const size_t c = side.token_major ? n : k, t = side.token_major ? k : n;
+      row[n] = row[n] * scales[t] + mean[c];
+    }
+  }
+}
+
 // bf16 -> fp32; the largest. next: the unit that follows, or null.
 inline float WidenScales(const SideLayout& side, const uint8_t* unit, const uint8_t* next, float* out) {
   const DF d;
@@ -132,6 +173,13 @@ inline float WidenScales(const SideLayout& side, const uint8_t* unit, const uint
     hn::StoreU(value, d, out + t);
   }
   return hn::GetLane(hn::MaxOfLanes(d, largest));
+}
+
+// What scores or weights are multiplied by: the scales of codes, 1 where tiles hold values.
+inline float LoadScales(const SideLayout& side, const uint8_t* unit, const uint8_t* next, float* out) {
+  if (side.storage == Storage::kCodes && !side.page_mean) return WidenScales(side, unit, next, out);
+  std::fill(out, out + side.page_tokens, 1.0f);
+  return 1.0f;
 }
 
 // A packed side's codes -> tile [depth][stride] of levels.

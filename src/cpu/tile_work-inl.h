@@ -43,7 +43,8 @@ class TileWork {
         dk_(static_cast<size_t>(view_.layout->k.d)),
         dv_(static_cast<size_t>(view_.layout->v.d)),
         stride_(call.plan->stride()),
-        integers_(call.history->config().arithmetic != Arithmetic::kExact && !view_.layout->k.raw()),
+        integers_k_(Integers(view_.layout->k)),
+        integers_v_(Integers(view_.layout->v)),
         fast_k_(Fast(view_.layout->k)),
         fast_v_(Fast(view_.layout->v)) {}
 
@@ -95,9 +96,10 @@ class TileWork {
 
   // Joins both, undoes the value transform, writes the outputs.
   void Write(const SoftmaxState& packed, const SoftmaxState& raw) {
-    const RotationOp& rotation = call_.history->rotation(call_.layer, Kv::kV, tile_.kv_head);
-    const float* mean =
-        view_.stats != nullptr ? view_.stats->v.mean.data() + static_cast<size_t>(tile_.kv_head) * dv_ : nullptr;
+    const size_t at = static_cast<size_t>(tile_.kv_head) * dv_;
+    const float* mean = view_.stats != nullptr ? view_.stats->v.mean.data() + at : nullptr;
+    const float* scale =
+        view_.stats != nullptr && !view_.stats->v.scale.empty() ? view_.stats->v.scale.data() + at : nullptr;
     for (int r = 0; r < rows_; ++r) {
       const int head = Head(r);
       const float sink = call_.params.sinks != nullptr ? call_.params.sinks[head] : kMinusInfinity;
@@ -110,7 +112,8 @@ class TileWork {
       float* o = Strided(call_.queries.out,
                          Query(r).row * call_.queries.out_token_stride + head * call_.queries.out_head_stride);
       float* acc = packed.acc + static_cast<size_t>(r) * stride_;
-      rotation.ApplyTransposed(acc, s_.row);
+      Rotation(Kv::kV).ApplyTransposed(acc, s_.row);
+      for (size_t c = 0; scale != nullptr && c < dv_; ++c) acc[c] *= scale[c];
       const float* acc_raw = raw.acc + static_cast<size_t>(r) * stride_;
       for (size_t c = 0; c < dv_; ++c) {
         const float shift = mean != nullptr ? mean[c] * lp : 0.0f;
@@ -134,10 +137,16 @@ class TileWork {
     using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
     return reinterpret_cast<T*>(reinterpret_cast<Byte*>(base) + bytes);
   }
+  // Codes without a page's mean are summed as integers, unless everything is to be exact.
+  bool Integers(const SideLayout& side) const {
+    return call_.history->config().arithmetic != Arithmetic::kExact && side.storage == Storage::kCodes &&
+           !side.page_mean;
+  }
   bool Fast(const SideLayout& side) const {
-    return integers_ && call_.history->config().arithmetic == Arithmetic::kFast && side.bits <= kFastBits;
+    return Integers(side) && call_.history->config().arithmetic == Arithmetic::kFast && side.bits <= kFastBits;
   }
   const StepQuery& Query(int r) const { return visible_.query(r / group_); }
+  const RotationOp& Rotation(Kv side) const { return call_.history->rotation(call_.layer, side, tile_.kv_head); }
   int Head(int r) const { return tile_.kv_head * group_ + r % group_; }
 
   // Chunks [begin, end): each that any query sees gets a state; visible(q, first, n) in columns of [first, first + n).
@@ -174,8 +183,8 @@ class TileWork {
       if (mean != nullptr) dot += scaled[c] * mean[c];
     }
     s_.q_mean[r] = s_.q_poison[r] == 0 ? dot : 0.0f;
-    call_.history->rotation(call_.layer, Kv::kK, tile_.kv_head).Apply(rotated, s_.row);
-    if (integers_) QuantiseQuery(r, rotated);
+    Rotation(Kv::kK).Apply(rotated, s_.row);
+    if (integers_k_) QuantiseQuery(r, rotated);
   }
 
   // To integers whose sums with levels fit 32 bits.
@@ -220,13 +229,13 @@ class TileWork {
     units[chunk.count] = more ? Unit(behind / layout.page_tokens) : nullptr;
     chunk.positions = view_.positions + view_.sink + first;
     chunk.scaled = !layout.k.raw();
-    chunk.integers = integers_;
-    chunk.weights = !integers_ ? WeightKind::kFloats : fast_v_ ? WeightKind::kQuads : WeightKind::kPairs;
+    chunk.integers = integers_k_;
+    chunk.weights = !integers_v_ ? WeightKind::kFloats : fast_v_ ? WeightKind::kQuads : WeightKind::kPairs;
     for (int b = 0; b < chunk.count; ++b) {
       ChunkBlocks::Block& block = chunk.block[b];
       if (chunk.scaled) {
-        WidenScales(layout.k, units[b], units[b + 1], s_.k_scale + block.at);
-        block.largest_v_scale = WidenScales(layout.v, units[b], units[b + 1], s_.v_scale + block.at);
+        LoadScales(layout.k, units[b], units[b + 1], s_.k_scale + block.at);
+        block.largest_v_scale = LoadScales(layout.v, units[b], units[b + 1], s_.v_scale + block.at);
       }
       // What is read next is asked for meanwhile: the next page's K, behind the last one the first V.
       const uint8_t* next =
@@ -294,7 +303,7 @@ class TileWork {
   HWY_ATTR void Scores(const ChunkBlocks::Block& block, const uint8_t* unit, const uint8_t* next) {
     const SideLayout& k = view_.layout->k;
     float* scores = s_.scores + block.at;
-    if (integers_) {
+    if (integers_k_) {
       const FactorRows queries = {s_.q_words, s_.q_start, 1, 0, dk_ / kBlockDepth};
       const SumsOut out = {scores, kRowStride};
       const uint8_t* codes = unit + k.codes_offset;
@@ -303,9 +312,12 @@ class TileWork {
     }
     if (k.raw()) {
       LoadRawKTile(k, unit, s_.k_tile);
+    } else if (k.storage == Storage::kRecords) {
+      LoadRecordsKTile(k, unit, s_.row, s_.k_tile);
     } else {
       LoadLevels(k, unit + k.codes_offset, next, s_.k_tile, k.width());
     }
+    if (k.page_mean) AddPageMean(k, Rotation(Kv::kK), unit, s_, s_.k_tile, k.width());
     Multiply({k.raw() ? s_.q_raw : s_.q_rotated, dk_, s_.k_tile, k.width(), dk_, scores, kRowStride, false},
              static_cast<size_t>(rows_), k.width());
   }
@@ -315,7 +327,7 @@ class TileWork {
                        const SoftmaxState& state) {
     const SideLayout& v = view_.layout->v;
     const size_t begin = static_cast<size_t>(block.any.begin()), end = static_cast<size_t>(block.any.end());
-    if (integers_) {
+    if (integers_v_) {
       const size_t words = fast_v_ ? QuadWeights::kWords : Pairs::kWords;
       const FactorRows weights = {
           reinterpret_cast<const uint32_t*>(s_.scores) + static_cast<size_t>(block.at) / kBlockDepth * words,
@@ -327,9 +339,12 @@ class TileWork {
     }
     if (v.raw()) {
       LoadRawVTile(v, unit, begin, end, s_.v_tile, stride_);
+    } else if (v.storage == Storage::kRecords) {
+      LoadRecordsVTile(v, unit, begin, end, s_.v_tile, stride_);
     } else {
       LoadLevels(v, unit + v.codes_offset, next, s_.v_tile, stride_);
     }
+    if (v.page_mean) AddPageMean(v, Rotation(Kv::kV), unit, s_, s_.v_tile, stride_);
     AddFloats(block, state);
   }
 
@@ -374,7 +389,8 @@ class TileWork {
   const Weigher weigher_;
   const int group_, rows_;
   const size_t dk_, dv_, stride_;
-  const bool integers_, fast_k_, fast_v_;  // packed tokens: not in fp32; 8-bit queries; 8-bit weights
+  // Packed tokens: sums of integers rather than of fp32; 8-bit queries; 8-bit weights.
+  const bool integers_k_, integers_v_, fast_k_, fast_v_;
 };
 
 }  // namespace HWY_NAMESPACE

@@ -23,9 +23,15 @@ using reference::Token;
 constexpr double kTolerance = 2e-5;
 const std::vector<LayerShape> kTwoLayers = {{2, 1, 32, 32}, {4, 2, 32, 64}};
 
-const char* const kSpecs[] = {
-    "k4v4", "k4v4+sink=7+win=33", "k3v5+sink=0+win=0", "k4v4+mean=off+scale=off+sink=2+win=50", "k2v2+page=128+win=200",
-    "f16"};
+const char* const kSpecs[] = {"k4v4",
+                              "k4v4+sink=7+win=33",
+                              "k3v5+sink=0+win=0",
+                              "k4v4+mean=off+scale=off+sink=2+win=50",
+                              "k2v2+page=128+win=200",
+                              "k4v4+mean=page+win=40",
+                              "q8_0+mean=page+sink=3+win=20",
+                              "q4_0+rot=h1+mean=stats+scale=on",
+                              "f16"};
 
 class Sequences : public ::testing::TestWithParam<const char*> {};
 

@@ -67,7 +67,7 @@ TEST(Support, EveryAvailableCodecOfTheListIsSupported) {
     const Result<KvSpec> spec = ParseSpec(codec.spec);
     ASSERT_TRUE(spec) << codec.spec;
     EXPECT_EQ(FormatSpec(*spec), codec.spec);
-    EXPECT_EQ(CheckSupported(*spec).ok(), codec.available) << codec.spec;
+    EXPECT_TRUE(CheckSupported(*spec).ok()) << codec.spec;
     EXPECT_FALSE(codec.description.empty());
     EXPECT_TRUE(specs.insert(codec.spec).second) << codec.spec;
   }

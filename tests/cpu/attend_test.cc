@@ -57,7 +57,18 @@ const char* const kSpecs[] = {"f32",
                               "k4v4+sink=7+win=33",
                               "k6v4+win=200",
                               "k4v4+page=128",
-                              "k2v8+mean=off+scale=off+sink=0+win=0+page=128"};
+                              "k2v8+mean=off+scale=off+sink=0+win=0+page=128",
+                              "int8",
+                              "fp8",
+                              "mxfp4+rot=h1",
+                              "nvfp4+rot=h1+mean=stats",
+                              "q8_0",
+                              "q5_0+rot=haar",
+                              "q4_0+rot=h1+mean=stats+scale=on+sink=4+win=128",
+                              "iq4_nl",
+                              "k4v4+mean=page",
+                              "k3v5+mean=page+scale=off+sink=0+win=70+page=128",
+                              "q4_0+mean=page+sink=3"};
 
 struct Features {
   int window;
@@ -158,7 +169,7 @@ TEST_P(AttendSpec, EqualsTheReference) {
     EXPECT_LE(errors.lse, bounds.lse);
     EXPECT_GT(errors.packed_seen, 0);
     EXPECT_EQ(errors.raw_seen > 0,
-              model.config.spec.win > 0 || model.config.spec.sink > 0 || model.config.spec.mean == MeanMode::kStats);
+              model.config.spec.win > 0 || model.config.spec.sink > 0 || model.config.spec.mean != MeanMode::kOff);
     all.out = std::max(all.out, errors.out);
     all.lse = std::max(all.lse, errors.lse);
   }

@@ -9,6 +9,14 @@
 namespace tersekv::reference {
 namespace {
 
+double Bf16(double x) {
+  const float f = static_cast<float>(x);
+  int exponent;
+  std::frexp(f, &exponent);
+  const double unit = std::ldexp(1.0, exponent - 8);
+  return std::nearbyint(static_cast<double>(f) / unit) * unit;
+}
+
 // Row of `heads` vectors through one codec each: what comes back from its records.
 std::vector<float> RoundTrip(const std::vector<std::shared_ptr<const VectorCodec>>& codecs, size_t d,
                              const std::vector<float>& row) {
@@ -37,17 +45,22 @@ double AlibiSlope(int head, int heads, double max_bias) {
 }
 
 Sequence::Sequence(const KvSpec& spec, const LayerShape& shape, int layer)
-    : spec_(spec), shape_(shape), layer_(layer), needs_stats_(spec.mean == MeanMode::kStats) {
+    : spec_(spec), shape_(shape), layer_(layer), needs_stats_(spec.mean == MeanMode::kStats || spec.scale) {
   if (needs_stats_) return;
   const std::vector<RowStats> none(static_cast<size_t>(shape.kv_heads));
   MakeCodecs({none, none});
 }
 
 void Sequence::MakeCodecs(const std::vector<RowStats> (&stats)[2]) {
+  KvSpec spec = spec_;
+  const bool page_mean = spec.mean == MeanMode::kPage;
+  if (page_mean) spec.mean = MeanMode::kOff, spec.scale = false;
   for (int side = 0; side < 2; ++side) {
     codecs_[side].clear();
+    page_stats_[side] = stats[side];
     for (int h = 0; h < shape_.kv_heads; ++h) {
-      codecs_[side].push_back(MakeCodec(spec_, side, Dim(side), layer_, h, stats[side][static_cast<size_t>(h)]));
+      codecs_[side].push_back(
+          MakeCodec(spec, side, Dim(side), layer_, h, page_mean ? RowStats() : stats[side][static_cast<size_t>(h)]));
     }
   }
 }
@@ -107,6 +120,14 @@ void Sequence::Truncate(int64_t tokens) {
   const int64_t end = length();
   if (tokens >= end) return;
   const bool measured = !needs_stats_ || measured_from_ != kNever;
+  if (WholePages() && measured) {
+    const int64_t cut = std::min(std::max(PageStart(end - spec_.win), raw_begin_), tokens);
+    for (int64_t j = std::max<int64_t>(PageStart(cut), spec_.sink); j < cut; ++j) {
+      (void)Row(j, 0, true), (void)Row(j, 1, true);
+    }
+    tokens_.resize(static_cast<size_t>(tokens));
+    return TruncatePages(end);
+  }
   const int64_t kept_raw = measured ? spec_.win : std::max(spec_.win, kMeasured);
   bool any_packed = false;
   for (int64_t j = spec_.sink; j < tokens; ++j) {
@@ -126,13 +147,78 @@ void Sequence::Truncate(int64_t tokens) {
 
 bool Sequence::IsPacked(int64_t j, int64_t order) const {
   if (j < spec_.sink || !Measured(order)) return false;
+  if (WholePages()) return j < std::max(PageStart(order + 1 - spec_.win), raw_begin_);
   return order - j >= spec_.win || tokens_[static_cast<size_t>(j)].lost;
+}
+
+// Tokens are already cut; there were `end`.
+void Sequence::TruncatePages(int64_t end) {
+  const int64_t tokens = length(), sink = spec_.sink;
+  const int64_t packed_end = std::min(std::max(PageStart(end - spec_.win), raw_begin_), tokens);
+  if (packed_end <= sink) {
+    if (needs_stats_) measured_from_ = tokens >= sink + kMeasured ? 0 : kNever;
+    raw_begin_ = 0;
+    for (Token& token : tokens_) token.decoded[0].clear(), token.decoded[1].clear();
+    return;
+  }
+  if (needs_stats_) measured_from_ = 0;
+  const int64_t begin = PageStart(packed_end);
+  const int64_t kept = PageStart(std::max({raw_begin_, end - spec_.win - spec_.page, sink}) + spec_.page - 1);
+  raw_begin_ = std::min(kept, begin);
+  const KvSpec f16 = ParseSpec("f16").value();
+  for (int64_t j = begin; j < tokens; ++j) {
+    Token& token = tokens_[static_cast<size_t>(j)];
+    for (int side = 0; side < 2; ++side) {
+      const std::vector<std::shared_ptr<const VectorCodec>> half(static_cast<size_t>(shape_.kv_heads),
+                                                                 MakeCodec(f16, side, Dim(side), 0, 0, {}));
+      if (kept > begin && j < packed_end) {
+        token.stored[side] = RoundTrip(half, static_cast<size_t>(Dim(side)), token.decoded[side]);
+      }
+      token.decoded[side].clear();
+    }
+  }
+}
+
+void Sequence::DecodePage(int64_t first, int side) {
+  const size_t d = static_cast<size_t>(Dim(side)), n = static_cast<size_t>(spec_.page);
+  for (size_t t = 0; t < n; ++t) tokens_[static_cast<size_t>(first) + t].decoded[side].resize(d * codecs_[side].size());
+  for (size_t h = 0; h < codecs_[side].size(); ++h) {
+    const VectorCodec& codec = *codecs_[side][h];
+    const RowStats& stats = page_stats_[side][h];
+    std::vector<float> rows(n * d), mean(d, 0.0f);
+    for (size_t c = 0; c < d; ++c) {
+      double sum = 0;
+      for (size_t t = 0; t < n; ++t) {
+        float x = tokens_[static_cast<size_t>(first) + t].stored[side][h * d + c];
+        if (spec_.mean == MeanMode::kPage && !stats.mean.empty()) x -= stats.mean[c];
+        if (spec_.mean == MeanMode::kPage && !stats.scale.empty()) x *= 1.0f / stats.scale[c];
+        rows[t * d + c] = x;
+        sum += static_cast<double>(x);
+      }
+      if (spec_.mean != MeanMode::kPage) continue;
+      mean[c] = static_cast<float>(Bf16(sum / static_cast<double>(n)));
+      for (size_t t = 0; t < n; ++t) rows[t * d + c] -= mean[c];
+    }
+    std::vector<uint8_t> records(n / codec.record_rows() * codec.record_bytes());
+    if (!codec.Encode(rows.data(), n, records.data()).ok()) std::abort();
+    codec.Decode(records.data(), n, rows.data());
+    for (size_t t = 0; t < n; ++t) {
+      for (size_t c = 0; c < d; ++c) {
+        float x = rows[t * d + c] + mean[c];
+        if (spec_.mean == MeanMode::kPage && !stats.scale.empty()) x *= stats.scale[c];
+        if (spec_.mean == MeanMode::kPage && !stats.mean.empty()) x += stats.mean[c];
+        tokens_[static_cast<size_t>(first) + t].decoded[side][h * d + c] = x;
+      }
+    }
+  }
 }
 
 const std::vector<float>& Sequence::Row(int64_t j, int side, bool packed) {
   Token& token = tokens_[static_cast<size_t>(j)];
   if (!packed) return token.stored[side];
-  if (token.decoded[side].empty()) {
+  if (token.decoded[side].empty() && (codecs_[side][0]->record_rows() > 1 || spec_.mean == MeanMode::kPage)) {
+    DecodePage(PageStart(j), side);
+  } else if (token.decoded[side].empty()) {
     token.decoded[side] = RoundTrip(codecs_[side], static_cast<size_t>(Dim(side)), token.stored[side]);
   }
   return token.decoded[side];

@@ -4,6 +4,7 @@
 // src/cache, src/attention and src/cpu's attention.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -47,6 +48,11 @@ class Sequence {
     std::vector<float> stored[2], decoded[2];
   };
 
+  // Pages are packed whole: KIVI's keys, and mean=page.
+  bool WholePages() const { return spec_.mean == MeanMode::kPage || spec_.k.family == Family::kKivi; }
+  int64_t PageStart(int64_t order) const { return order - std::max<int64_t>(order - spec_.sink, 0) % spec_.page; }
+  void TruncatePages(int64_t end);
+  void DecodePage(int64_t first, int side);
   bool Measured(int64_t order) const { return !needs_stats_ || order >= measured_from_; }
   void Measure();
   void MakeCodecs(const std::vector<RowStats> (&stats)[2]);
@@ -61,7 +67,9 @@ class Sequence {
   bool needs_stats_;
   int64_t measured_from_ = kNever;  // first order whose query may read packed tokens
   std::vector<Token> tokens_;
+  int64_t raw_begin_ = 0;                                      // whole pages: rows before this one are gone
   std::vector<std::shared_ptr<const VectorCodec>> codecs_[2];  // by side, KV head
+  std::vector<RowStats> page_stats_[2];                        // mean=page: what codecs_ do not apply
 };
 
 }  // namespace tersekv::reference
