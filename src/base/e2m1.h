@@ -11,10 +11,11 @@ namespace tersekv {
 // The upper four bits of code don't count.
 inline float E2M1ToF32(uint8_t code) {
   const int32_t magnitude = code & 7;
-  const float subnormal = static_cast<float>(magnitude) * 0.5f;
-  const int32_t pattern = (magnitude << 22) + (126 << 23);  // the exponent's bias goes from 1 to 127
-  const int32_t value = magnitude < 2 ? std::bit_cast<int32_t>(subnormal) : pattern;
-  return std::bit_cast<float>(static_cast<uint32_t>(value) | static_cast<uint32_t>(code & 8) << 28);
+  // The exponent's bias goes from 1 to 127. A subnormal, 0.f, is made as 1.f less 1.
+  const int32_t subnormal = -static_cast<int32_t>(magnitude < 2);
+  const int32_t pattern = (magnitude << 22) + (126 << 23) + (subnormal & (1 << 23));
+  const float value = std::bit_cast<float>(pattern) - std::bit_cast<float>(subnormal & 0x3f800000);
+  return std::bit_cast<float>(std::bit_cast<int32_t>(value) | static_cast<int32_t>((code & 8u) << 28));
 }
 
 // Rounds to the nearest, ties to the even code, and saturates at 6. f is no NaN.
