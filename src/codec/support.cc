@@ -47,9 +47,6 @@ Status CheckSupported(const KvSpec& spec) {
     return Unsupported(fmt::format("'{}': {} codecs are not in this version; {} is the nearest that is", text, row.name,
                                    NearestAvailable(spec)));
   }
-  if (spec.rotation == Rotation::kH2) {
-    return Unsupported(fmt::format("'{}': rot=h2 is not in this version; use rot=h1", text));
-  }
   if (spec.mean == MeanMode::kPage) {
     return Unsupported(fmt::format("'{}': mean=page is not in this version; use mean=stats", text));
   }
