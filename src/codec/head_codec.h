@@ -14,8 +14,17 @@ namespace tersekv {
 
 // The rotation of a spec that CheckSupported has passed.
 inline RotationKind RotationKindOf(Rotation rotation) {
-  if (rotation == Rotation::kHaar) return RotationKind::kHaar;
-  return rotation == Rotation::kNone ? RotationKind::kNone : RotationKind::kHadamard;
+  switch (rotation) {
+    case Rotation::kNone:
+      return RotationKind::kNone;
+    case Rotation::kH1:
+      return RotationKind::kHadamard;
+    case Rotation::kH2:
+      return RotationKind::kHadamard2;
+    case Rotation::kHaar:
+      return RotationKind::kHaar;
+  }
+  return RotationKind::kNone;
 }
 
 struct HeadCodec {

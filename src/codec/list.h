@@ -77,8 +77,6 @@ struct FamilyRow {
   std::string_view text;  // in a spec, see SpecForm
   std::string_view name;  // in messages
   Widths widths;          // code bits a value
-  float block_bits;       // bits a value for scales of blocks whose size is fixed by the format
-  int vector_bits;        // bits a vector (one token, one head) for scales
   const SpecDefaults* defaults;
   std::string_view description;
 };
@@ -89,40 +87,40 @@ static_assert(kLloydMaxWidths.count() == static_cast<int>(kLloydMaxBits.size()),
 
 // clang-format off
 inline constexpr FamilyRow kFamilies[] = {
-    // family           storage            form             text      name         widths           block  vector  defaults
-    {Family::kF32,       Storage::kRows,    SpecForm::kWord, "f32",    "f32",       {32, 32},        0,     0,      &kPlainDefaults,
+    // family           storage            form             text      name         widths           defaults
+    {Family::kF32,       Storage::kRows,    SpecForm::kWord, "f32",    "f32",       {32, 32},        &kPlainDefaults,
      "raw 32-bit floats, the reference"},
-    {Family::kF16,       Storage::kRows,    SpecForm::kWord, "f16",    "f16",       {16, 16},        0,     0,      &kPlainDefaults,
+    {Family::kF16,       Storage::kRows,    SpecForm::kWord, "f16",    "f16",       {16, 16},        &kPlainDefaults,
      "raw half floats, the usual KV cache"},
-    {Family::kBF16,      Storage::kRows,    SpecForm::kWord, "bf16",   "bf16",      {16, 16},        0,     0,      &kPlainDefaults,
+    {Family::kBF16,      Storage::kRows,    SpecForm::kWord, "bf16",   "bf16",      {16, 16},        &kPlainDefaults,
      "raw bfloat16"},
-    {Family::kFp8,       Storage::kRecords, SpecForm::kWord, "fp8",    "fp8",       {8, 8},          0,     32,     &kPlainDefaults,
+    {Family::kFp8,       Storage::kRecords, SpecForm::kWord, "fp8",    "fp8",       {8, 8},          &kPlainDefaults,
      "E4M3 with an fp32 scale a vector"},
-    {Family::kInt8,      Storage::kCodes,   SpecForm::kWord, "int8",   "int8",      {8, 8},          0,     16,     &kPlainDefaults,
+    {Family::kInt8,      Storage::kCodes,   SpecForm::kWord, "int8",   "int8",      {8, 8},          &kPlainDefaults,
      "8-bit integers with a bf16 scale a vector"},
-    {Family::kMxfp4,     Storage::kRecords, SpecForm::kWord, "mxfp4",  "mxfp4",     {4, 4},          .25F,  0,      &kPlainDefaults,
+    {Family::kMxfp4,     Storage::kRecords, SpecForm::kWord, "mxfp4",  "mxfp4",     {4, 4},          &kPlainDefaults,
      "OCP MXFP4: E2M1 in blocks of 32 with an E8M0 scale"},
-    {Family::kNvfp4,     Storage::kRecords, SpecForm::kWord, "nvfp4",  "nvfp4",     {4, 4},          .5F,   0,      &kPlainDefaults,
+    {Family::kNvfp4,     Storage::kRecords, SpecForm::kWord, "nvfp4",  "nvfp4",     {4, 4},          &kPlainDefaults,
      "NVFP4: E2M1 in blocks of 16 with an E4M3 scale"},
-    {Family::kQ8_0,      Storage::kRecords, SpecForm::kWord, "q8_0",   "q8_0",      {8, 8},          .5F,   0,      &kPlainDefaults,
+    {Family::kQ8_0,      Storage::kRecords, SpecForm::kWord, "q8_0",   "q8_0",      {8, 8},          &kPlainDefaults,
      "llama.cpp Q8_0: blocks of 32 with an f16 scale"},
-    {Family::kQ5_0,      Storage::kRecords, SpecForm::kWord, "q5_0",   "q5_0",      {5, 5},          .5F,   0,      &kPlainDefaults,
+    {Family::kQ5_0,      Storage::kRecords, SpecForm::kWord, "q5_0",   "q5_0",      {5, 5},          &kPlainDefaults,
      "llama.cpp Q5_0: blocks of 32 with an f16 scale"},
-    {Family::kQ4_0,      Storage::kRecords, SpecForm::kWord, "q4_0",   "q4_0",      {4, 4},          .5F,   0,      &kPlainDefaults,
+    {Family::kQ4_0,      Storage::kRecords, SpecForm::kWord, "q4_0",   "q4_0",      {4, 4},          &kPlainDefaults,
      "llama.cpp Q4_0: blocks of 32 with an f16 scale"},
-    {Family::kIq4Nl,     Storage::kRecords, SpecForm::kWord, "iq4_nl", "iq4_nl",    {4, 4},          .5F,   0,      &kPlainDefaults,
+    {Family::kIq4Nl,     Storage::kRecords, SpecForm::kWord, "iq4_nl", "iq4_nl",    {4, 4},          &kPlainDefaults,
      "llama.cpp IQ4_NL: blocks of 32, non-linear levels, an f16 scale"},
-    {Family::kLloydMax,  Storage::kCodes,   SpecForm::kPair, "",       "Lloyd-Max", kLloydMaxWidths, 0,     16,     &kPairDefaults,
+    {Family::kLloydMax,  Storage::kCodes,   SpecForm::kPair, "",       "Lloyd-Max", kLloydMaxWidths, &kPairDefaults,
      "rotated, Lloyd-Max levels, a bf16 scale a vector"},
-    {Family::kTrellis,   Storage::kRecords, SpecForm::kPair, "t",      "trellis",   {2, 4},          0,     16,     &kPairDefaults,
+    {Family::kTrellis,   Storage::kRecords, SpecForm::kPair, "t",      "trellis",   {2, 4},          &kPairDefaults,
      "rotated, trellis-coded levels, a bf16 scale a vector"},
-    {Family::kVq2,       Storage::kRecords, SpecForm::kPair, "q",      "2-D VQ",    {2, 4, .5F},     0,     16,     &kPairDefaults,
+    {Family::kVq2,       Storage::kRecords, SpecForm::kPair, "q",      "2-D VQ",    {2, 4, .5F},     &kPairDefaults,
      "rotated, pairs of channels in one codebook, a bf16 scale a vector"},
-    {Family::kProd,      Storage::kRecords, SpecForm::kPair, "p",      "prod",      {2, 8},          0,     32,     &kPairDefaults,
+    {Family::kProd,      Storage::kRecords, SpecForm::kPair, "p",      "prod",      {2, 8},          &kPairDefaults,
      "rotated, N-1 bits plus the sign of a random projection (QJL), two scales a vector"},
-    {Family::kKivi,      Storage::kRecords, SpecForm::kKivi, "kivi-",  "kivi",      {2, 8},          0,     0,      &kKiviDefaults,
+    {Family::kKivi,      Storage::kRecords, SpecForm::kKivi, "kivi-",  "kivi",      {2, 8},          &kKiviDefaults,
      "KIVI: keys affine by channel and page, values affine by token and group"},
-    {Family::kAuto,      Storage::kRecords, SpecForm::kWord, "auto",   "auto",      {0, 0},          0,     0,      &kPairDefaults,
+    {Family::kAuto,      Storage::kRecords, SpecForm::kWord, "auto",   "auto",      {0, 0},          &kPairDefaults,
      "what the profile recommends"},
 };
 // clang-format on

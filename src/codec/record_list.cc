@@ -4,7 +4,10 @@
 namespace tersekv {
 
 std::shared_ptr<const RotationOp> ProjectionOf(const KvSpec& spec, int d) {
-  return std::make_shared<RotationOp>(RotationKind::kHadamard, spec.seed, -1, 0, false, d);
+  const RotationKind kind = ProjectionKindOf(spec.rotation, d);
+  const auto gaussian =
+      kind == RotationKind::kGaussian ? GaussianMatrix(DerivedSeed(spec.seed, kProjection), d) : nullptr;
+  return std::make_shared<const RotationOp>(MakeProjection(kind, spec.seed, 0, 0, false, d, gaussian));
 }
 
 }  // namespace tersekv

@@ -10,6 +10,8 @@
 #include "src/codec/fp4.h"
 #include "src/codec/fp8.h"
 #include "src/codec/ggml_blocks.h"
+#include "src/codec/kivi.h"
+#include "src/codec/prod.h"
 #include "src/codec/record.h"
 #include "src/transform/rotation.h"
 #include "tersekv/cache.h"
@@ -17,7 +19,7 @@
 
 namespace tersekv {
 
-inline constexpr std::tuple<Fp8, Mxfp4, Nvfp4, Q8_0, Q5_0, Q4_0, Iq4Nl> kRecordTags;
+inline constexpr std::tuple<Fp8, Mxfp4, Nvfp4, Q8_0, Q5_0, Q4_0, Iq4Nl, Prod, KiviKeys, KiviValues> kRecordTags;
 
 // Calls f(tag) for each tag.
 template <class F>

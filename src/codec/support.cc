@@ -8,6 +8,7 @@
 
 #include "src/base/check.h"
 #include "src/codec/list.h"
+#include "src/codec/record_list.h"
 #include "src/codec/spec_rules.h"
 #include "tersekv/cache.h"
 #include "tersekv/spec.h"
@@ -24,11 +25,16 @@ std::string NearestAvailable(const KvSpec& spec) {
   return FormatSpec(DefaultsOf(Family::kLloydMax, nearest(spec.k), Family::kLloydMax, nearest(spec.v), 0));
 }
 
-// Bits a value of one side of a kNvN or a format: codes, block scales, scales of the vector.
-double SideBits(const SideSpec& side, int head_dim) {
-  const FamilyRow& row = RowOf(side.family);
-  return static_cast<double>(side.bits) + static_cast<double>(row.block_bits) +
-         static_cast<double>(row.vector_bits) / head_dim;
+// Bits a value of one side: codes and scales.
+double SideBits(const KvSpec& spec, Kv kv, int head_dim) {
+  const SideSpec& side = kv == Kv::kK ? spec.k : spec.v;
+  double bits = static_cast<double>(side.bits);
+  if (StorageOf(side.family) == Storage::kCodes) bits += 16.0 / head_dim;
+  WithRecordTag(side.family, kv, [&](auto tag) {
+    const double values = static_cast<double>(head_dim) * (tag.kPage ? spec.page : 1);
+    bits = 8 * static_cast<double>(tag.Bytes(RecordShapeOf(spec, kv, head_dim))) / values;
+  });
+  return spec.mean == MeanMode::kPage ? bits + 16.0 / spec.page : bits;
 }
 
 }  // namespace
@@ -41,9 +47,6 @@ Status CheckSupported(const KvSpec& spec) {
     return Unsupported(fmt::format("'{}': auto needs a probe or a profile, which this version doesn't have; use {}",
                                    text, NearestAvailable(spec)));
   }
-  if (spec.rotation == Rotation::kH2) {
-    return Unsupported(fmt::format("'{}': rot=h2 is not in this version; use rot=h1", text));
-  }
   if (spec.scale && spec.mean == MeanMode::kOff) {
     return Unsupported(fmt::format("'{}': scale=on needs a mean; add scale=off or use mean=stats", text));
   }
@@ -53,15 +56,7 @@ Status CheckSupported(const KvSpec& spec) {
 double BitsSpec(const KvSpec& spec, int head_dim_k, int head_dim_v) {
   TERSEKV_CHECK(head_dim_k > 0 && head_dim_v > 0);
   TERSEKV_CHECK(ValidateSpec(spec).ok());
-  double k = SideBits(spec.k, head_dim_k);
-  double v = SideBits(spec.v, head_dim_v);
-  if (spec.mean == MeanMode::kPage) k += 16.0 / spec.page, v += 16.0 / spec.page;
-  if (spec.k.family ==
-      Family::kKivi) {  // f16 scale and zero: K for each channel of a page, V for each group of a token
-    const int group = spec.group == 0 ? head_dim_v : std::min(spec.group, head_dim_v);
-    k += 32.0 / spec.page;
-    v += 32.0 / group;
-  }
+  const double k = SideBits(spec, Kv::kK, head_dim_k), v = SideBits(spec, Kv::kV, head_dim_v);
   return (k * head_dim_k + v * head_dim_v) / (head_dim_k + head_dim_v);
 }
 

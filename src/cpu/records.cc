@@ -2,12 +2,14 @@
 #include "src/cpu/records.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "src/base/abs_max.h"
 #include "src/base/half.h"
 #include "src/base/lanes.h"
+#include "src/bits/row_codes.h"
 #include "src/codec/lloyd_max.h"
 #include "src/codec/record_list.h"
 

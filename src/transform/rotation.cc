@@ -6,7 +6,6 @@
 #include <numbers>
 
 #include "src/base/lanes.h"
-#include "src/transform/hadamard.h"
 #include "src/transform/sign_stream.h"
 
 #define TERSEKV_INL_NAMESPACE plain
@@ -27,6 +26,18 @@ void GaussianPair(uint64_t seed, uint64_t counter, double* out) {
 }  // namespace
 
 void HadamardRow(float* y, int d) { plain::Hadamard(ScalarLanes(), y, d); }
+void HadamardRowTransposed(float* y, int d) { plain::Hadamard(ScalarLanes(), y, d, true); }
+
+std::shared_ptr<const std::vector<float>> GaussianMatrix(uint64_t seed, int d) {
+  std::vector<float> s(static_cast<size_t>(d) * static_cast<size_t>(d));
+  for (size_t i = 0; i < s.size(); i += 2) {
+    double pair[2];
+    GaussianPair(seed ^ 0x47617573u, i / 2, pair);
+    s[i] = static_cast<float>(pair[0]);
+    if (i + 1 < s.size()) s[i + 1] = static_cast<float>(pair[1]);
+  }
+  return std::make_shared<const std::vector<float>>(std::move(s));
+}
 
 std::shared_ptr<const std::vector<float>> HaarMatrix(uint64_t seed, int d) {
   const size_t n = static_cast<size_t>(d);
@@ -53,48 +64,77 @@ std::shared_ptr<const std::vector<float>> HaarMatrix(uint64_t seed, int d) {
 }
 
 RotationOp::RotationOp(RotationKind kind, uint64_t seed, int layer, int kv_head, bool value_side, int d,
-                       std::shared_ptr<const std::vector<float>> haar)
+                       std::shared_ptr<const std::vector<float>> matrix)
     : kind_(kind),
       d_(d),
       sqrt_d_(std::sqrt(static_cast<float>(d))),
       inv_sqrt_d_(1.0f / std::sqrt(static_cast<float>(d))),
-      haar_(std::move(haar)) {
-  if (kind == RotationKind::kHadamard) {
-    signs_.resize(static_cast<size_t>(d));
+      matrix_(std::move(matrix)) {
+  const size_t n = static_cast<size_t>(d);
+  if (kind == RotationKind::kHadamard || kind == RotationKind::kHadamard2) {
+    signs_.resize(kind == RotationKind::kHadamard ? n : 2 * n);
     FillSigns(seed, layer, kv_head, value_side, d, signs_.data());
+  }
+  if (kind == RotationKind::kHadamard2) {
+    FillSigns(DerivedSeed(seed, kSecondRound), layer, kv_head, value_side, d, signs_.data() + n);
+    for (size_t c = n; c < 2 * n; ++c) signs_[c] *= inv_sqrt_d_;
   }
 }
 
 void RotationOp::Apply(float* x, float* scratch) const {
-  if (kind_ == RotationKind::kNone) return;
-  if (kind_ == RotationKind::kHadamard) {
-    for (int c = 0; c < d_; ++c) x[c] *= signs_[static_cast<size_t>(c)];
-    HadamardRow(x, d_);
-    for (int c = 0; c < d_; ++c) x[c] *= inv_sqrt_d_;
-    return;
+  const size_t n = static_cast<size_t>(d_);
+  switch (kind_) {
+    case RotationKind::kNone:
+      return;
+    case RotationKind::kHadamard:
+    case RotationKind::kHadamard2:
+    case RotationKind::kGaussian:
+      plain::RotateForward(ScalarLanes(), *this, x, scratch);
+      for (size_t c = 0; c < n; ++c) x[c] *= inv_sqrt_d_;
+      return;
+    case RotationKind::kHaar:
+      for (size_t r = 0; r < n; ++r) {
+        const float* row = matrix() + r * n;
+        float sum = 0;
+        for (size_t c = 0; c < n; ++c) sum += row[c] * x[c];
+        scratch[r] = sum;
+      }
+      std::memcpy(x, scratch, sizeof(float) * n);
+      return;
   }
-  for (int r = 0; r < d_; ++r) {
-    const float* row = haar_->data() + static_cast<size_t>(r) * d_;
-    float sum = 0;
-    for (int c = 0; c < d_; ++c) sum += row[c] * x[c];
-    scratch[r] = sum;
-  }
-  std::memcpy(x, scratch, sizeof(float) * static_cast<size_t>(d_));
 }
 
 void RotationOp::ApplyTransposed(float* x, float* scratch) const {
-  if (kind_ == RotationKind::kNone) return;
-  if (kind_ == RotationKind::kHadamard) {  // H is symmetric
-    HadamardRow(x, d_);
-    for (int c = 0; c < d_; ++c) x[c] *= signs_[static_cast<size_t>(c)] * inv_sqrt_d_;
-    return;
+  const size_t n = static_cast<size_t>(d_);
+  switch (kind_) {
+    case RotationKind::kNone:
+      return;
+    case RotationKind::kHadamard2:
+      HadamardRowTransposed(x, d_);
+      for (size_t c = 0; c < n; ++c) x[c] *= second_signs()[c];
+      [[fallthrough]];
+    case RotationKind::kHadamard:
+      HadamardRowTransposed(x, d_);
+      for (size_t c = 0; c < n; ++c) x[c] *= signs_[c] * inv_sqrt_d_;
+      return;
+    case RotationKind::kGaussian:
+      for (size_t c = 0; c < n; ++c) {
+        const float* column = matrix() + c * n;
+        float sum = 0;
+        for (size_t r = 0; r < n; ++r) sum += column[r] * x[r];
+        scratch[c] = sum * inv_sqrt_d_;
+      }
+      std::memcpy(x, scratch, sizeof(float) * n);
+      return;
+    case RotationKind::kHaar:
+      std::memset(scratch, 0, sizeof(float) * n);
+      for (size_t r = 0; r < n; ++r) {
+        const float* row = matrix() + r * n;
+        for (size_t c = 0; c < n; ++c) scratch[c] += row[c] * x[r];
+      }
+      std::memcpy(x, scratch, sizeof(float) * n);
+      return;
   }
-  std::memset(scratch, 0, sizeof(float) * static_cast<size_t>(d_));
-  for (int r = 0; r < d_; ++r) {
-    const float* row = haar_->data() + static_cast<size_t>(r) * d_;
-    for (int c = 0; c < d_; ++c) scratch[c] += row[c] * x[r];
-  }
-  std::memcpy(x, scratch, sizeof(float) * static_cast<size_t>(d_));
 }
 
 }  // namespace tersekv

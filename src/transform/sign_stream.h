@@ -21,6 +21,11 @@ constexpr uint64_t SignWord(uint64_t seed, int layer, int kv_head, bool value_si
   return Mix(Mix(Mix(Mix(seed) ^ static_cast<uint64_t>(layer)) ^ stream) ^ static_cast<uint64_t>(word));
 }
 
+// The seed of a stream of its own beside that of `seed`.
+constexpr uint64_t DerivedSeed(uint64_t seed, uint64_t purpose) { return Mix(seed ^ purpose); }
+inline constexpr uint64_t kSecondRound = 0x6832;   // "h2": signs of the second Hadamard round
+inline constexpr uint64_t kProjection = 0x514a4c;  // "QJL": signs or entries of prod's projection
+
 // signs: [d] of +1.0f / -1.0f.
 void FillSigns(uint64_t seed, int layer, int kv_head, bool value_side, int d, float* signs);
 

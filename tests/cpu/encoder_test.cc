@@ -23,7 +23,8 @@ namespace {
 
 constexpr int kDims[] = {32, 64, 128, 256, 512};
 constexpr NormMode kNorms[] = {NormMode::kNone, NormMode::kMatch, NormMode::kLs, NormMode::kUnbiased};
-constexpr RotationKind kKinds[] = {RotationKind::kNone, RotationKind::kHadamard, RotationKind::kHaar};
+constexpr RotationKind kKinds[] = {RotationKind::kNone, RotationKind::kHadamard, RotationKind::kHadamard2,
+                                   RotationKind::kHaar};
 
 struct Coded {
   std::vector<uint8_t> codes;
@@ -51,7 +52,10 @@ struct Head {
     plain.norm = codec.norm = norm;
     codec.rotation = &rotation;
     codec.sqrt_d = std::sqrt(static_cast<float>(d));
-    if (kind == RotationKind::kHadamard) plain.signs = reference::PlainSigns(kSeed, 3, 2, true, d);
+    if (kind == RotationKind::kHadamard || kind == RotationKind::kHadamard2) {
+      plain.signs = reference::PlainSigns(kSeed, 3, 2, true, d);
+    }
+    if (kind == RotationKind::kHadamard2) plain.second_signs = reference::PlainSecondSigns(kSeed, 3, 2, true, d);
     if (kind == RotationKind::kHaar) plain.haar = *haar;
     reference::Random random(static_cast<uint64_t>(d));
     for (int c = 0; c < d; ++c) {
@@ -155,6 +159,20 @@ TEST_F(Encoders, SameBitsOnEveryTarget) {
     }
   }
   EXPECT_GE(values, 10'000'000u);
+}
+
+// Orders with a Paley factor.
+TEST_F(Encoders, SameBitsForEveryHadamardOrder) {
+  uint64_t seed = 1000;
+  for (const int d : {80, 96, 112, 144, 160, 192, 320, 576}) {
+    for (const RotationKind kind : {RotationKind::kHadamard, RotationKind::kHadamard2}) {
+      for (const int bits : {2, 4, 8}) {
+        const Head head(d, bits, NormMode::kUnbiased, kind, true, true);
+        ExpectSame(head, MixedRows(seed += 2, 10000 / static_cast<size_t>(d) | 1, d));
+        ASSERT_FALSE(HasFatalFailure()) << bits << " bits, d " << d << ", rotation " << static_cast<int>(kind);
+      }
+    }
+  }
 }
 
 TEST_F(Encoders, AnyNumberOfRows) {

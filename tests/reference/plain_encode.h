@@ -19,7 +19,8 @@ struct PlainCodec {
   int bits = 0;
   NormMode norm = NormMode::kNone;
   std::vector<float> mean, inv_scale;  // empty: none
-  std::vector<float> signs;            // [d] for h1, empty otherwise
+  std::vector<float> signs;            // [d] for h1 and h2, empty otherwise
+  std::vector<float> second_signs;     // [d] of +1 / -1 for h2, empty otherwise
   std::vector<float> haar;             // [d, d] for haar, empty otherwise
 };
 
@@ -48,9 +49,52 @@ inline std::vector<float> PlainSigns(uint64_t seed, uint64_t layer, uint64_t kv_
   return signs;
 }
 
-// Halves first: the same sums as radix-2 stages of stride 1, 2, 4, ...
+// h2: the signs of the second round, before their factor of 1 / sqrt(d).
+inline std::vector<float> PlainSecondSigns(uint64_t seed, uint64_t layer, uint64_t kv_head, bool value_side, int d) {
+  return PlainSigns(PlainMix(seed ^ 0x6832), layer, kv_head, value_side, d);
+}
+
+// Entry (r, c) of Paley's matrix of order p (docs/numerics.md).
+inline int PlainPaley(int p, int r, int c) {
+  const bool first = p == 12 || p == 20;
+  const int q = first ? p - 1 : p / 2 - 1;
+  const auto character = [q](int a) {  // Euler: a^((q - 1) / 2) mod q
+    int power = 1;
+    for (int i = 0; i < (q - 1) / 2; ++i) power = power * ((a % q + q) % q) % q;
+    return power > 1 ? -1 : power;
+  };
+  const auto core = [&](int i, int j) { return i == j ? 0 : i == 0 || j == 0 ? 1 : character(i - j); };
+  if (first) return r == c ? 1 : c == 0 ? -1 : core(r, c);
+  static const int off[2][2] = {{1, 1}, {1, -1}}, diagonal[2][2] = {{1, -1}, {-1, -1}};
+  const int value = core(r / 2, c / 2);
+  return value == 0 ? diagonal[r % 2][c % 2] : value * off[r % 2][c % 2];
+}
+
+inline int PlainPaleyOrder(int d) {
+  int odd = d;
+  while (odd % 2 == 0) odd /= 2;
+  return odd == 1 ? 1 : 4 * odd;
+}
+
+// Halves first: the same sums as radix-2 stages of stride 1, 2, 4, ... Then the rows of the outer factor.
 inline void PlainHadamard(float* y, int d) {
   if (d == 1) return;
+  const int p = PlainPaleyOrder(d), inner = d / p;
+  if (p > 1) {
+    for (int o = 0; o < p; ++o) PlainHadamard(y + o * inner, inner);
+    const std::vector<float> x(y, y + d);
+    for (int i = 0; i < inner; ++i) {
+      for (int r = 0; r < p; ++r) {
+        float sum = PlainPaley(p, r, 0) > 0 ? x[static_cast<size_t>(i)] : -x[static_cast<size_t>(i)];
+        for (int c = 1; c < p; ++c) {
+          const float v = x[static_cast<size_t>(c * inner + i)];
+          sum = PlainPaley(p, r, c) > 0 ? sum + v : sum - v;
+        }
+        y[r * inner + i] = sum;
+      }
+    }
+    return;
+  }
   const int half = d / 2;
   PlainHadamard(y, half);
   PlainHadamard(y + half, half);
@@ -136,6 +180,12 @@ inline PlainRow PlainEncode(const PlainCodec& codec, const float* row) {
   if (!codec.signs.empty()) {
     for (size_t j = 0; j < d; ++j) out.y[j] = x[j] * codec.signs[j];
     PlainHadamard(out.y.data(), codec.d);
+    if (!codec.second_signs.empty()) {
+      for (size_t j = 0; j < d; ++j) {
+        out.y[j] = out.y[j] * (codec.second_signs[j] * (1.0f / std::sqrt(static_cast<float>(d))));
+      }
+      PlainHadamard(out.y.data(), codec.d);
+    }
   } else {
     for (size_t r = 0; r < d && !codec.haar.empty(); ++r) {
       float sum = codec.haar[r * d] * x[0];

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -14,8 +13,9 @@
 namespace tersekv {
 namespace {
 
-constexpr int kDims[] = {32, 64, 128, 256, 512};
-constexpr RotationKind kKinds[] = {RotationKind::kNone, RotationKind::kHadamard, RotationKind::kHaar};
+constexpr int kDims[] = {32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576};
+constexpr RotationKind kKinds[] = {RotationKind::kNone, RotationKind::kHadamard, RotationKind::kHadamard2,
+                                   RotationKind::kHaar};
 
 RotationOp Make(RotationKind kind, int d) {
   return RotationOp(kind, 11, 3, 2, true, d, kind == RotationKind::kHaar ? HaarMatrix(11, d) : nullptr);
@@ -32,6 +32,18 @@ std::vector<float> MatrixOf(const RotationOp& op, bool transposed) {
     for (size_t r = 0; r < d; ++r) matrix[r * d + c] = x[r];
   }
   return matrix;
+}
+
+std::vector<float> HadamardMatrix(int dim) {
+  const size_t d = static_cast<size_t>(dim);
+  std::vector<float> h(d * d), x(d);
+  for (size_t c = 0; c < d; ++c) {
+    x.assign(d, 0);
+    x[c] = 1;
+    HadamardRow(x.data(), dim);
+    for (size_t r = 0; r < d; ++r) h[r * d + c] = x[r];
+  }
+  return h;
 }
 
 TEST(Rotation, RowsAreOrthonormal) {
@@ -59,7 +71,10 @@ TEST(Rotation, TransposedIsTheTransposedMatrix) {
       const std::vector<float> m = MatrixOf(op, false), t = MatrixOf(op, true);
       const size_t d = static_cast<size_t>(dim);
       for (size_t r = 0; r < d; ++r) {
-        for (size_t c = 0; c < d; ++c) ASSERT_EQ(m[r * d + c], t[c * d + r]) << static_cast<int>(kind) << " " << dim;
+        for (size_t c = 0; c < d; ++c) {
+          const float tolerance = kind == RotationKind::kHadamard2 ? 1e-6f : 0;  // its sums round
+          ASSERT_NEAR(m[r * d + c], t[c * d + r], tolerance) << static_cast<int>(kind) << " " << dim;
+        }
       }
     }
   }
@@ -92,7 +107,7 @@ TEST(Rotation, NoneIsTheIdentity) {
   EXPECT_EQ(y, x);
 }
 
-TEST(Rotation, HadamardIsTheSignedSylvesterMatrix) {
+TEST(Rotation, HadamardIsTheSignedMatrix) {
   for (const int dim : kDims) {
     const RotationOp op = Make(RotationKind::kHadamard, dim);
     const size_t d = static_cast<size_t>(dim);
@@ -100,19 +115,61 @@ TEST(Rotation, HadamardIsTheSignedSylvesterMatrix) {
     std::vector<float> signs(d);
     FillSigns(11, 3, 2, true, dim, signs.data());
     EXPECT_EQ(std::vector<float>(op.signs(), op.signs() + d), signs);
-    const std::vector<float> m = MatrixOf(op, false);
-    for (size_t r = 0; r < d; ++r) {
-      for (size_t c = 0; c < d; ++c) {
-        const float entry = std::popcount(r & c) % 2 == 0 ? signs[c] : -signs[c];
-        ASSERT_EQ(m[r * d + c], entry * (1.0f / std::sqrt(static_cast<float>(dim)))) << r << " " << c;
-      }
+    const std::vector<float> m = MatrixOf(op, false), h = HadamardMatrix(dim);
+    for (size_t i = 0; i < d * d; ++i) {
+      ASSERT_EQ(m[i], h[i] * signs[i % d] * (1.0f / std::sqrt(static_cast<float>(dim)))) << i / d << " " << i % d;
     }
+  }
+}
+
+// H S2 H S1 / d in double precision.
+TEST(Rotation, Hadamard2IsTheProductOfTwoRounds) {
+  for (const int dim : kDims) {
+    const size_t d = static_cast<size_t>(dim);
+    std::vector<float> first(d), second(d), scratch(d);
+    FillSigns(11, 3, 2, true, dim, first.data());
+    FillSigns(DerivedSeed(11, kSecondRound), 3, 2, true, dim, second.data());
+    const std::vector<float> h = HadamardMatrix(dim);
+    const std::vector<float> x = reference::GaussianRows(14, 1, dim);
+    std::vector<double> inner(d), outer(d);
+    for (size_t i = 0; i < d * d; ++i) inner[i / d] += static_cast<double>(h[i] * first[i % d] * x[i % d]);
+    for (size_t i = 0; i < d * d; ++i) outer[i / d] += static_cast<double>(h[i] * second[i % d]) * inner[i % d];
+    std::vector<float> y = x;
+    const RotationOp op = Make(RotationKind::kHadamard2, dim);
+    op.Apply(y.data(), scratch.data());
+    for (size_t r = 0; r < d; ++r) ASSERT_NEAR(y[r], outer[r] / dim, 3e-6) << dim << " " << r;
+    for (size_t c = 0; c < d; ++c) EXPECT_EQ(op.second_signs()[c], second[c] * (1.0f / op.sqrt_d()));
   }
 }
 
 TEST(Rotation, HaarIsTheMatrixGiven) {
   const auto matrix = HaarMatrix(11, 64);
   EXPECT_EQ(MatrixOf(Make(RotationKind::kHaar, 64), false), *matrix);
+}
+
+TEST(Rotation, GaussianIsTheMatrixGiven) {
+  const int dim = 48;
+  const auto matrix = GaussianMatrix(11, dim);
+  const size_t d = static_cast<size_t>(dim);
+  const RotationOp op(RotationKind::kGaussian, 11, 0, 0, false, dim, matrix);
+  const std::vector<float> m = MatrixOf(op, false), t = MatrixOf(op, true);
+  double sum = 0, square = 0, fourth = 0;
+  for (size_t r = 0; r < d; ++r) {
+    for (size_t c = 0; c < d; ++c) {
+      const float entry = (*matrix)[c * d + r];
+      ASSERT_EQ(m[r * d + c], entry * (1.0f / std::sqrt(static_cast<float>(dim))));
+      ASSERT_EQ(m[r * d + c], t[c * d + r]);
+      const double v = static_cast<double>(entry);
+      sum += v;
+      square += v * v;
+      fourth += v * v * v * v;
+    }
+  }
+  const double n = static_cast<double>(d * d);
+  EXPECT_NEAR(sum / n, 0, 0.08);
+  EXPECT_NEAR(square / n, 1, 0.12);
+  EXPECT_NEAR(fourth / n, 3, 0.8);
+  EXPECT_NE(*matrix, *GaussianMatrix(12, dim));
 }
 
 TEST(HaarMatrix, DependsOnSeedAndSizeOnly) {

@@ -19,6 +19,17 @@ TEST(SignStream, GoldenWords) {
   EXPECT_EQ(SignWord(0, 3, 2, false, 0), 0xc46623c01a4674d8u);
 }
 
+// The second Hadamard round and prod's projection have streams of their own (docs/numerics.md).
+TEST(SignStream, GoldenWordsOfDerivedStreams) {
+  const uint64_t second = DerivedSeed(0, kSecondRound), projection = DerivedSeed(0, kProjection);
+  EXPECT_EQ(second, 0x8cfc4d34ccd2f469u);
+  EXPECT_EQ(SignWord(second, 0, 0, false, 0), 0xcbb736bae1b51f01u);
+  EXPECT_EQ(SignWord(second, 0, 0, false, 1), 0xfda26d8ff87489b3u);
+  EXPECT_EQ(SignWord(second, 3, 2, true, 0), 0x12f710410fdbb25fu);
+  EXPECT_EQ(projection, 0x5a376cec5b6736c1u);
+  EXPECT_EQ(SignWord(projection, 0, 0, false, 0), 0xcc3970b881f18ac5u);
+}
+
 // The first outputs of the published SplitMix64 with state 0.
 TEST(SignStream, MixIsSplitMix64) {
   EXPECT_EQ(Mix(0), 0xe220a8397b1dcdafu);

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows <-> prod records. No include guard: compiled once per SIMD target, into the namespace that the includer names in
+// TERSEKV_INL_NAMESPACE; the includer has included <cstring>, half.h, lanes.h, row_codes.h, prod.h and, into the same
+// namespace, encode-inl.h (TreeSum, RotateForward). d is at most 1024.
+
+namespace tersekv {
+namespace TERSEKV_INL_NAMESPACE {
+
+// y: [d] = sqrt(d) R x', of norm s and largest magnitude peak. level: [d] levels, code: [d]. Returns what a level is
+// worth in y.
+inline float ProdQuantise(const LevelTable& table, const float* y, size_t d, float s, float peak, float* level,
+                          uint8_t* code) {
+  if (table.grid != 0) {
+    const float grid = static_cast<float>(table.grid), ratio = grid / peak;
+    for (size_t c = 0; c < d; ++c) {
+      const float shifted = y[c] * ratio + 0x1.8p23f;  // rounds to an integer, to even on a tie
+      level[c] = shifted - 0x1.8p23f;
+    }
+    for (size_t c = 0; c < d; ++c) code[c] = static_cast<uint8_t>(static_cast<int>(level[c] + grid));
+    return peak / grid;
+  }
+  const float lowest = static_cast<float>(table.level[0]);
+  for (size_t c = 0; c < d; ++c) level[c] = lowest;
+  for (size_t c = 0; c < d; ++c) code[c] = 0;
+  for (size_t k = 0; k + 1 < static_cast<size_t>(table.count); ++k) {  // strict: ties go down
+    const float threshold = table.threshold[k] * s;
+    const float rise = static_cast<float>(table.level[k + 1] - table.level[k]);
+    for (size_t c = 0; c < d; ++c) level[c] += y[c] > threshold ? rise : 0.0f;
+    for (size_t c = 0; c < d; ++c) code[c] = static_cast<uint8_t>(code[c] + (y[c] > threshold ? 1 : 0));
+  }
+  return table.step * s;
+}
+
+inline uint16_t ProdF16(float v) { return F32ToF16(v < 65504.0f ? v : 65504.0f); }  // v >= 0; saturates
+
+// record: Prod::Bytes. A row of norm 0 is all zeros.
+inline void EncodeRecord(Prod, const RecordShape& shape, const RecordRow& row, uint8_t* record) {
+  const size_t d = static_cast<size_t>(shape.d);
+  const LevelTable& table = ProdLevels(static_cast<int>(shape.bits));
+  float* level = reinterpret_cast<float*>(row.scratch);
+  float* residual = level + d;
+  float* projected = residual + d;
+  float* sums = projected + d;
+  uint8_t* code = reinterpret_cast<uint8_t*>(sums + 32);
+  const float* y = row.y;
+  float peak = 0;
+  for (size_t c = 0; c < d; ++c) {
+    const float magnitude = y[c] < 0.0f ? -y[c] : y[c];
+    peak = magnitude > peak ? magnitude : peak;
+  }
+  if (row.s == 0.0f || peak == 0.0f) {
+    std::memset(record, 0, Prod::Bytes(shape));
+    return;
+  }
+  const float worth = ProdQuantise(table, y, d, row.s, peak, level, code);
+  for (size_t c = 0; c < d; ++c) residual[c] = y[c] - level[c] * worth;
+  const ScalarLanes lanes;
+  const float left = lanes.Sqrt(TreeSum(lanes, shape.d, sums, [&](size_t c) { return residual[c] * residual[c]; }));
+  // In units of the stored norm: y is sqrt(d) times as long as x'.
+  const uint16_t norm = ProdF16(table.grid != 0 ? peak / row.sqrt_d : row.s);
+  const uint16_t gamma = ProdF16(left / (table.grid != 0 ? peak : row.s * row.sqrt_d));
+  if (shape.bits > 1) {
+    WithBits(static_cast<int>(shape.bits) - 1, [&](auto bits) { PackRow<decltype(bits)::value>(code, d, record); });
+  }
+  RotateForward(lanes, *shape.projection, residual, projected);
+  for (size_t c = 0; c < d; ++c) code[c] = residual[c] < 0.0f ? 1 : 0;
+  uint8_t* signs = record + Prod::IndexBytes(shape);
+  PackRow<1>(code, d, signs);
+  std::memcpy(signs + d / 8, &norm, 2);
+  std::memcpy(signs + d / 8 + 2, &gamma, 2);
+}
+
+// z: [d], becomes S^T z. scratch: [d].
+inline void ProdProjectBack(const RotationOp& op, float* z, float* scratch) {
+  const size_t d = static_cast<size_t>(op.d());
+  if (op.kind() == RotationKind::kHadamard) {
+    Hadamard(ScalarLanes(), z, op.d(), true);
+    for (size_t c = 0; c < d; ++c) z[c] *= op.signs()[c];
+    return;
+  }
+  if (op.kind() == RotationKind::kGaussian) {
+    for (size_t c = 0; c < d; ++c) {
+      const float* column = op.matrix() + c * d;
+      float sum[8] = {};
+      for (size_t r = 0; r < d; r += 8) {
+        for (size_t j = 0; j < 8; ++j) sum[j] += column[r + j] * z[r + j];
+      }
+      scratch[c] = ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
+    }
+    std::memcpy(z, scratch, d * sizeof(float));
+    return;
+  }
+  op.ApplyTransposed(z, scratch);
+  for (size_t c = 0; c < d; ++c) z[c] *= op.sqrt_d();
+}
+
+// y: [d]
+inline void DecodeRecord(Prod, const RecordShape& shape, const uint8_t* record, float* y) {
+  const size_t d = static_cast<size_t>(shape.d);
+  const LevelTable& table = ProdLevels(static_cast<int>(shape.bits));
+  const uint8_t* signs = record + Prod::IndexBytes(shape);
+  uint16_t norm, gamma;
+  std::memcpy(&norm, signs + d / 8, 2);
+  std::memcpy(&gamma, signs + d / 8 + 2, 2);
+  float z[1024];
+  uint8_t code[1024] = {};
+  UnpackRow<1>(signs, d, z);
+  for (size_t c = 0; c < d; ++c) z[c] = 1.0f - 2.0f * z[c];
+  ProdProjectBack(*shape.projection, z, y);
+  if (shape.bits > 1) {
+    WithBits(static_cast<int>(shape.bits) - 1, [&](auto bits) { UnpackRow<decltype(bits)::value>(record, d, code); });
+  }
+  const float n = F16ToF32(norm);
+  const float worth =
+      table.grid != 0 ? n / static_cast<float>(table.grid) : n * table.step / shape.projection->sqrt_d();
+  const float factor = n * F16ToF32(gamma) * ProdFactor(shape.projection->kind(), shape.d);
+  for (size_t c = 0; c < d; ++c) y[c] = worth * static_cast<float>(table.level[code[c]]) + factor * z[c];
+}
+
+}  // namespace TERSEKV_INL_NAMESPACE
+}  // namespace tersekv
