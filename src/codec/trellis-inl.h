@@ -14,15 +14,16 @@ template <class W>
 void TrellisStep(W, int32_t z, const int32_t* __restrict later, int32_t* __restrict wide, int32_t* __restrict cost,
                  uint8_t* __restrict symbol) {
   const int32_t* levels = W::kMetricLevels.data();
-  const int32_t reference = later[0];  // keeps costs within the spread of one window
-  for (int join = 0; join < W::kJoins; ++join) {
-    for (int u = 0; u < W::kBranches; ++u) wide[join * W::kBranches + u] = later[join] - reference;
+  const int32_t reference = later[0];             // keeps costs within the spread of one window
+  for (int next = 0; next < W::kJoins; ++next) {  // a join holds the u of the windows before it in its highest bits
+    const int32_t total = (later[next] - reference) | next / (W::kJoins / W::kBranches);
+    for (int u = 0; u < W::kBranches; ++u) wide[next * W::kBranches + u] = total;
   }
   for (int join = 0; join < W::kJoins; ++join) {
     int32_t best = INT32_MAX;
     for (int u = 0; u < W::kBranches; ++u) {
       const int32_t difference = z - levels[u * W::kJoins + join];
-      const int32_t total = difference * difference + (wide[u * W::kJoins + join] | u);
+      const int32_t total = difference * difference + wide[u * W::kJoins + join];
       best = total < best ? total : best;
     }
     cost[join] = best & ~(W::kBranches - 1);

@@ -44,7 +44,9 @@ struct TrellisWidth {
   static constexpr LevelTable kTable = {
       .bits = kBits,
       .count = kStates,
-      .step = kBits == 2 ? kTrellisStep2 : kBits == 3 ? kTrellisStep3 : kTrellisStep4,
+      .step = kBits == 2   ? kTrellisStep2
+              : kBits == 3 ? kTrellisStep3
+                           : kTrellisStep4,
   };
 
   // The metric's low kBits bits are free for the symbol: inputs and levels times 2^kShift square to multiples of it.
