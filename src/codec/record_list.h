@@ -13,13 +13,16 @@
 #include "src/codec/kivi.h"
 #include "src/codec/prod.h"
 #include "src/codec/record.h"
+#include "src/codec/trellis.h"
+#include "src/codec/vq2.h"
 #include "src/transform/rotation.h"
 #include "tersekv/cache.h"
 #include "tersekv/spec.h"
 
 namespace tersekv {
 
-inline constexpr std::tuple<Fp8, Mxfp4, Nvfp4, Q8_0, Q5_0, Q4_0, Iq4Nl, Prod, KiviKeys, KiviValues> kRecordTags;
+inline constexpr std::tuple<Fp8, Mxfp4, Nvfp4, Q8_0, Q5_0, Q4_0, Iq4Nl, Trellis, Vq2, Prod, KiviKeys, KiviValues>
+    kRecordTags;
 
 // Calls f(tag) for each tag.
 template <class F>

@@ -9,6 +9,8 @@
 #include "src/codec/ggml_blocks-inl.h"
 #include "src/codec/kivi-inl.h"
 #include "src/codec/prod-inl.h"
+#include "src/codec/trellis-inl.h"
+#include "src/codec/vq2-inl.h"
 
 namespace tersekv {
 namespace TERSEKV_INL_NAMESPACE {

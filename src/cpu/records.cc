@@ -9,6 +9,7 @@
 #include "src/base/abs_max.h"
 #include "src/base/half.h"
 #include "src/base/lanes.h"
+#include "src/bits/pack.h"
 #include "src/bits/row_codes.h"
 #include "src/codec/lloyd_max.h"
 #include "src/codec/record_list.h"

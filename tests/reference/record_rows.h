@@ -54,10 +54,20 @@ inline double Nmse(const std::vector<float>& rows, const std::vector<float>& bac
   return error / power;
 }
 
-// Bytes of a record by the list of codecs.
+// Bytes of a record as the formats are published.
 inline double ListedBytes(Family family, int d) {
-  const FamilyRow& row = RowOf(family);
-  return (d * static_cast<double>(row.widths.first + row.block_bits) + row.vector_bits) / 8;
+  switch (family) {
+    case Family::kFp8:
+      return d + 4;
+    case Family::kMxfp4:
+      return d * 4.25 / 8;
+    case Family::kQ8_0:
+      return d * 8.5 / 8;
+    case Family::kQ5_0:
+      return d * 5.5 / 8;
+    default:
+      return d * 4.5 / 8;  // NVFP4, Q4_0, IQ4_NL
+  }
 }
 
 // FNV-1a, for golden records.

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What record codecs with one table of integer levels share: inputs of their integer metric, and the stored scale.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/base/half.h"
+#include "src/codec/lloyd_max.h"
+#include "src/codec/record.h"
+
+namespace tersekv {
+
+// Inputs of a metric are in quarters of a level, at most 1023 (6.4 to 16 standard deviations, by the table).
+inline constexpr int kMetricUnits = 4;
+inline constexpr int kMetricPeak = 1023;
+
+// y -> round(y * ((4 / step) / s)), saturated: one division a row, one product a value, round to even. s > 0.
+inline void MetricInputs(const RecordRow& row, int d, float step, int16_t* z) {
+  constexpr float kPeak = static_cast<float>(kMetricPeak);
+  constexpr float kRound = 0x1.8p23f;  // ulp 1: adding it rounds to an integer
+  const float ratio = (static_cast<float>(kMetricUnits) / step) / row.s;
+  for (int c = 0; c < d; ++c) {
+    float v = row.y[c] * ratio;
+    v = v < kPeak ? v : kPeak;
+    v = v > -kPeak ? v : -kPeak;
+    z[c] = static_cast<int16_t>((v + kRound) - kRound);
+  }
+}
+
+// The bf16 scale of a row, by docs/numerics.md, steps 5 and 6. `table` gives the step; levels: [d].
+inline uint16_t LevelScale(const LevelTable& table, const RecordShape& shape, const RecordRow& row,
+                           const int8_t* levels) {
+  float sums[32] = {};
+  int32_t n2 = 0;
+  const int whole = shape.d / 32 * 32;
+  for (int c = 0; c < whole; c += 32) {
+    for (int l = 0; l < 32; ++l) sums[l] += row.y[c + l] * static_cast<float>(levels[c + l]);
+  }
+  for (int c = whole; c < shape.d; ++c) sums[c - whole] += row.y[c] * static_cast<float>(levels[c]);
+  for (int half = 16; half > 0; half /= 2) {
+    for (int l = 0; l < half; ++l) sums[l] += sums[l + half];
+  }
+  for (int c = 0; c < shape.d; ++c) n2 += levels[c] * levels[c];
+  const float g = LloydMaxScale(table, shape.norm, row.s2, row.s, row.sqrt_d, sums[0], static_cast<float>(n2), 0.0f);
+  return F32ToBF16(g < 0x1.fep127f ? g : 0x1.fep127f);  // saturates at bf16's largest
+}
+
+inline void StoreScale(uint16_t scale, uint8_t* at) {
+  at[0] = static_cast<uint8_t>(scale);
+  at[1] = static_cast<uint8_t>(scale >> 8);
+}
+inline float LoadScale(const uint8_t* at) { return BF16ToF32(static_cast<uint16_t>(at[0] | at[1] << 8)); }
+
+}  // namespace tersekv
