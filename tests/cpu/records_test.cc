@@ -62,7 +62,7 @@ struct Result {
 };
 
 template <class Encode, class Decode>
-Result Run(const HeadCodec& codec, const Rows& rows, Encode&& encode, Decode&& decode) {
+Result RunRecords(const HeadCodec& codec, const Rows& rows, Encode&& encode, Decode&& decode) {
   Result result;
   const size_t d = static_cast<size_t>(codec.d), page = static_cast<size_t>(codec.record.page_tokens);
   std::vector<float> scratch(RecordScratchFloats(codec.family, codec.side, codec.record));
@@ -105,10 +105,10 @@ TEST_P(Records, AreTheSameOnEveryTarget) {
         if (i % 3 != 0) codec.mean = rows.mean.data();
         if (i % 2 != 0) codec.inv_scale = rows.inv_scale.data();
         if (i % 5 == 0) codec.page_mean = rows.mean.data();
-        const Result plain = Run(codec, rows, EncodeRecordsPlain, DecodeRecordsPlain);
+        const Result plain = RunRecords(codec, rows, EncodeRecordsPlain, DecodeRecordsPlain);
         for (const std::string& target : SimdTargets()) {
           ForceSimdTarget(target);
-          EXPECT_TRUE(Run(codec, rows, EncodeRecordsSimd, DecodeRecordsSimd) == plain)
+          EXPECT_TRUE(RunRecords(codec, rows, EncodeRecordsSimd, DecodeRecordsSimd) == plain)
               << target << " d " << d << " rot " << rotation << " side " << static_cast<int>(side);
         }
         ForceSimdTarget("");
