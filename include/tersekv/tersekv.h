@@ -4,7 +4,9 @@
 
 #include "tersekv/attention.h"
 #include "tersekv/cache.h"
+#include "tersekv/calibration.h"
 #include "tersekv/codec.h"
+#include "tersekv/profile.h"
 #include "tersekv/spec.h"
 #include "tersekv/status.h"
 #include "tersekv/version.h"

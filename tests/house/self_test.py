@@ -27,6 +27,10 @@ CLEAN = {
 BROKEN = {
     "includes": [
         ({"src/base/a.cc": LINE + '#include "src/cpu/a.h"\n'}, "base stands before cpu"),
+        ({"src/api/a.cc": LINE + '#include "src/io/a.h"\n'}, "api stands beside io"),
+        ({"src/io/a.cc": LINE + '#include "src/api/a.h"\n'}, "io stands beside api"),
+        ({"src/io/a.cc": LINE + '#include "src/calibration/a.h"\n'}, "io stands beside calibration"),
+        ({"src/codec/a.cc": LINE + '#include "src/io/a.h"\n'}, "codec stands before io"),
         ({"src/base/a.cc": LINE + '#include "hwy/highway.h"\n'}, "SIMD"),
         ({"src/base/a.cc": LINE + "#  include <cuda_runtime.h>\n"}, "CUDA"),
         ({"src/base/a.cc": LINE + '#include "tersekv/llama.h"\n'}, "hosts"),

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/io/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+
+namespace tersekv {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+
+bool SyncFolder(const std::string& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool ok = ::fsync(fd) == 0 || errno == EINVAL;  // some file systems cannot sync a folder
+  ::close(fd);
+  return ok;
+}
+
+}  // namespace
+
+Result<std::string> ReadFile(const std::string& path, const std::string& what, size_t limit) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) {
+    return InvalidArgument(fmt::format("{} '{}' is a folder: name a file in it", what, path));
+  }
+  const std::unique_ptr<std::FILE, CloseFile> file(std::fopen(path.c_str(), "rb"));
+  if (!file) {
+    return NotFound(fmt::format("{} '{}' cannot be read: {}; check the path", what, path, std::strerror(errno)));
+  }
+  std::string bytes;
+  char buffer[1 << 16];
+  while (const size_t n = std::fread(buffer, 1, sizeof buffer, file.get())) {
+    bytes.append(buffer, n);
+    if (bytes.size() > limit) {
+      return DataLoss(fmt::format("{} '{}' has more than {} bytes, the most it can have", what, path, limit));
+    }
+  }
+  if (std::ferror(file.get())) {
+    return DataLoss(fmt::format("{} '{}' cannot be read whole: {}", what, path, std::strerror(errno)));
+  }
+  return bytes;
+}
+
+Status WriteFileAtomically(const std::string& path, std::string_view bytes, const std::string& what) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) {
+    return InvalidArgument(fmt::format("{} '{}' is a folder: name a file to write", what, path));
+  }
+  const std::string temporary = fmt::format("{}.tmp{}", path, ::getpid());
+  const auto fail = [&] {
+    const std::string reason = std::strerror(errno);
+    std::remove(temporary.c_str());
+    return DataLoss(fmt::format("{} '{}' cannot be written: {}; choose another path", what, path, reason));
+  };
+  std::unique_ptr<std::FILE, CloseFile> file(std::fopen(temporary.c_str(), "wb"));
+  if (!file) return fail();
+  if (std::fwrite(bytes.data(), 1, bytes.size(), file.get()) != bytes.size()) return fail();
+  if (std::fflush(file.get()) != 0 || ::fsync(::fileno(file.get())) != 0) return fail();
+  if (std::fclose(file.release()) != 0) return fail();
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) return fail();
+  const std::string folder = fs::path(path).parent_path().string();
+  if (!SyncFolder(folder.empty() ? "." : folder)) return fail();
+  return {};
+}
+
+}  // namespace tersekv
