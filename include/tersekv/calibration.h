@@ -44,12 +44,8 @@ class StatisticsCollector : public StatisticsSink {
   virtual Status MakeStatistics(const std::vector<std::vector<float>>& output_square, Profile* profile) const = 0;
 };
 
-// Code bits of one layer; kRawBits leaves the side raw.
+// In place of code bits: the side stays raw.
 inline constexpr int kRawBits = 16;
-struct LayerBits {
-  int k = kRawBits, v = kRawBits;
-  bool operator==(const LayerBits&) const = default;
-};
 
 // What calibration asks of a host: "run these tokens".
 class CalibrationHost {
