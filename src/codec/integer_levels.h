@@ -11,9 +11,10 @@
 
 namespace tersekv {
 
-// Inputs of a metric are in quarters of a level, at most 1023 (6.4 to 16 standard deviations, by the table).
+// Inputs of a metric are in quarters of a level, at most 1535: 6 to 10 standard deviations, by the table. Levels are at
+// most 127, so a difference is at most 2043, and two squares times 256 stay below 2^31.
 inline constexpr int kMetricUnits = 4;
-inline constexpr int kMetricPeak = 1023;
+inline constexpr int kMetricPeak = 1535;
 
 // y -> round(y * ((4 / step) / s)), saturated: one division a row, one product a value, round to even. s > 0.
 inline void MetricInputs(const RecordRow& row, int d, float step, int16_t* z) {

@@ -35,7 +35,7 @@ void TrellisStep(W, int32_t z, const int32_t* __restrict later, int32_t* __restr
 // after them; negative: anything. Returns the join before them; survivor: [count, kJoins].
 template <class W>
 int TrellisSearch(W width, const int16_t* z, int d, int first, int count, int join, uint8_t* survivor) {
-  constexpr int32_t kNever = 1 << 29;  // above the cost of any window
+  constexpr int32_t kNever = 1 << 29;  // above what the windows over one join can cost: 2043^2 << 2 * kShift each
   alignas(64) int32_t cost[2][W::kJoins];
   alignas(64) int32_t wide[W::kStates];
   for (int r = 0; r < W::kJoins; ++r) cost[count % 2][r] = join < 0 || r == join ? 0 : kNever;

@@ -10,7 +10,7 @@ namespace TERSEKV_INL_NAMESPACE {
 // index: [pairs].
 inline void Vq2Search(const Vq2Table& vq, const int16_t* __restrict z, int pairs, int32_t* __restrict best,
                       uint8_t* __restrict index) {
-  // Squared distance over index, both parts below 2^31: inputs and levels are at most 1023 and 508.
+  // A key is the squared distance above the index.
   for (int p = 0; p < pairs; ++p) best[p] = INT32_MAX;
   for (int e = 0; e < vq.table.count; ++e) {
     const int32_t first = vq.levels[2 * e] * kMetricUnits, second = vq.levels[2 * e + 1] * kMetricUnits;

@@ -221,12 +221,7 @@ TEST(VectorCodec, ThreadsShareACodec) {
 TEST(Codecs, SelfTestPasses) { EXPECT_EQ(SelfTestCodecs().ToString(), Status().ToString()); }
 
 TEST(Codecs, ListNamesWhatCanBeMade) {
-  size_t made = 0;
-  for (const CodecInfo& codec : ListCodecs()) {
-    EXPECT_EQ(WhyNot(codec.spec, 64).ok(), codec.available) << codec.spec;
-    made += codec.available ? 1 : 0;
-  }
-  EXPECT_EQ(made, 3 + kLloydMaxBits.size());  // raw types and Lloyd-Max
+  for (const CodecInfo& codec : ListCodecs()) EXPECT_EQ(WhyNot(codec.spec, 64).ToString(), "OK") << codec.spec;
 }
 
 }  // namespace

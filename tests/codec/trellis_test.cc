@@ -254,7 +254,7 @@ TEST(Trellis, SymbolsAreThoseOfTheRule) {
         std::vector<int64_t> z;
         for (const float v : y) {
           const float units = v * (4.0f / plain.step / row.s);
-          z.push_back(static_cast<int64_t>(std::nearbyint(std::clamp(units, -1023.0f, 1023.0f))));
+          z.push_back(static_cast<int64_t>(std::nearbyint(std::clamp(units, -1535.0f, 1535.0f))));
         }
         ASSERT_EQ(Symbols(record, d, bits), plain.Search(z)) << bits << " " << d << " " << kind;
       }

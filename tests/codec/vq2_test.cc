@@ -144,8 +144,8 @@ TEST(Vq2, LowestIndexWinsATie) {
   for (const float bits : kWidths) {
     const Vq2Table& vq = Vq2TableOf(Shape(2, bits, NormMode::kNone));
     int ties = 0;
-    for (int a = -1023; a <= 1023; a += 31) {
-      for (int b = -1023; b <= 1023; b += 33) {
+    for (int a = -1535; a <= 1535; a += 31) {
+      for (int b = -1535; b <= 1535; b += 33) {
         const int16_t z[] = {static_cast<int16_t>(a), static_cast<int16_t>(b)};
         int64_t least = INT64_MAX;
         int expected = 0;
