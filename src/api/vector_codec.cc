@@ -31,6 +31,7 @@ Status CheckFinite(const float* rows, size_t n, size_t d) {
 class RawVectorCodec : public VectorCodec {
  public:
   RawVectorCodec(Family family, int d) : family_(family), d_(static_cast<size_t>(d)) {}
+  int head_dim() const override { return static_cast<int>(d_); }
   size_t record_bytes() const override { return d_ * value_bytes(); }
   Status Encode(const float* rows, size_t n, uint8_t* records) const override {
     TERSEKV_RETURN_IF_ERROR(CheckFinite(rows, n, d_));
@@ -88,6 +89,7 @@ class PackedVectorCodec : public VectorCodec {
     codec_.record.projection = projection_.get();
   }
 
+  int head_dim() const override { return codec_.d; }
   Status Encode(const float* rows, size_t n, uint8_t* records) const override {
     TERSEKV_RETURN_IF_ERROR(CheckFinite(rows, n, static_cast<size_t>(codec_.d)));
     if (n % record_rows() != 0) {
