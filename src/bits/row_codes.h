@@ -10,6 +10,19 @@
 
 namespace tersekv {
 
+namespace row_codes_internal {
+template <class T>
+struct Eight;
+template <>
+struct Eight<float> {
+  using Type = float __attribute__((vector_size(32)));
+};
+template <>
+struct Eight<uint8_t> {
+  using Type = uint8_t __attribute__((vector_size(8)));
+};
+}  // namespace row_codes_internal
+
 // Calls f(std::integral_constant<int, bits>). bits: 1..8.
 template <class F>
 [[gnu::always_inline]] inline void WithBits(int bits, F&& f) {
@@ -43,16 +56,33 @@ template <int kBits>
   }
 }
 
-// in: [n * kBits / 8]; out: [n] codes as T.
+// Bytes in pieces that registers hold: assembling a word in memory would wait for its stores.
+template <int kBits>
+[[gnu::always_inline]] inline uint64_t LoadCodes(const uint8_t* in) {
+  using First = std::conditional_t<kBits == 8, uint64_t, std::conditional_t<(kBits >= 4), uint32_t, uint16_t>>;
+  if constexpr (kBits == 1) return in[0];
+  First first;
+  std::memcpy(&first, in, sizeof(first));
+  uint64_t word = first;
+  for (size_t j = sizeof(first); j < kBits; ++j) word |= static_cast<uint64_t>(in[j]) << (8 * j);
+  return word;
+}
+
+// in: [n * kBits / 8]; out: [n] codes as uint8_t or float.
 template <int kBits, class T>
 [[gnu::always_inline]] inline void UnpackRow(const uint8_t* in, size_t n, T* out) {
   constexpr uint32_t kMask = (1u << kBits) - 1;
+  using Codes = uint32_t __attribute__((vector_size(32)));  // shifts by lane, which loops don't become by themselves
+  using Signed = int32_t __attribute__((vector_size(32)));
+  using Values = typename row_codes_internal::Eight<T>::Type;
+  const Codes shifts = {0, kBits, 2 * kBits, 3 * kBits, 0, kBits, 2 * kBits, 3 * kBits};
   for (size_t i = 0; i < n / 8; ++i) {
-    uint64_t word = 0;
-    std::memcpy(&word, in + i * kBits, kBits);
+    const uint64_t word = LoadCodes<kBits>(in + i * kBits);
     const uint32_t low = static_cast<uint32_t>(word), high = static_cast<uint32_t>(word >> (4 * kBits));
-    for (size_t j = 0; j < 4; ++j) out[8 * i + j] = static_cast<T>(static_cast<int>((low >> (kBits * j)) & kMask));
-    for (size_t j = 0; j < 4; ++j) out[8 * i + 4 + j] = static_cast<T>(static_cast<int>((high >> (kBits * j)) & kMask));
+    const Codes halves = {low, low, low, low, high, high, high, high};
+    const Signed codes = (Signed)((halves >> shifts) & kMask);
+    const Values values = __builtin_convertvector(codes, Values);
+    std::memcpy(out + 8 * i, &values, sizeof(values));
   }
 }
 

@@ -79,11 +79,15 @@ inline void ProdProjectBack(const RotationOp& op, float* z, float* scratch) {
     return;
   }
   if (op.kind() == RotationKind::kGaussian) {
+    using Eight = float __attribute__((vector_size(32)));
     for (size_t c = 0; c < d; ++c) {
       const float* column = op.matrix() + c * d;
-      float sum[8] = {};
+      Eight sum = {};
       for (size_t r = 0; r < d; r += 8) {
-        for (size_t j = 0; j < 8; ++j) sum[j] += column[r + j] * z[r + j];
+        Eight a, b;
+        std::memcpy(&a, column + r, sizeof(a));
+        std::memcpy(&b, z + r, sizeof(b));
+        sum += a * b;
       }
       scratch[c] = ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
     }

@@ -1,11 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // Row -> rotated row, over Lanes (src/base/lanes.h). No include guard: compiled once per SIMD target, into the
-// namespace that the includer names in TERSEKV_INL_NAMESPACE; the includer has included rotation.h.
+// namespace that the includer names in TERSEKV_INL_NAMESPACE; the includer has included <type_traits>, lanes.h and
+// rotation.h.
 //
 // The Hadamard transform is unnormalised and add-only, so that every machine gets the same bits.
 
 namespace tersekv {
 namespace TERSEKV_INL_NAMESPACE {
+
+// Four adjacent channels of one row as lanes.
+struct AdjacentLanes {
+  using F = float __attribute__((vector_size(16)));
+  static constexpr size_t Count() { return 4; }
+  static F Load(const float* p) {
+    F v;
+    __builtin_memcpy(&v, p, sizeof(v));
+    return v;
+  }
+  static void Store(F v, float* p) { __builtin_memcpy(p, &v, sizeof(v)); }
+  static F Set(float v) { return F{v, v, v, v}; }
+  static F Add(F a, F b) { return a + b; }
+  static F Mul(F a, F b) { return a * b; }
+};
 
 // The outer factor: p x p over groups [p, inner]. A row of Paley's matrix is summed in ascending column, one add at a
 // time; a product with +1 or -1 is exact, so it is the same as adding and subtracting.
@@ -13,6 +29,9 @@ template <class L>
 void PaleyStage(L lanes, float* y, int p, int inner, bool transposed) {
   const size_t n = lanes.Count();
   const size_t order = static_cast<size_t>(p), step = static_cast<size_t>(inner) * n;
+  if constexpr (std::is_same_v<L, ScalarLanes>) {  // one row: columns of the inner factor side by side
+    if (inner % 4 == 0) return PaleyStage(AdjacentLanes(), y, p, inner / 4, transposed);
+  }
   const float* matrix = PaleyMatrix(p);
   const size_t down = transposed ? 1 : order, right = transposed ? order : 1;
   float column[kLargestPaleyOrder * 64];  // Count() <= 64 on every target

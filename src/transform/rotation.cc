@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
+#include <type_traits>
 
 #include "src/base/lanes.h"
 #include "src/transform/sign_stream.h"

@@ -31,6 +31,8 @@ const char* const kSpecs[] = {"k4v4",
                               "k4v4+mean=page+win=40",
                               "q8_0+mean=page+sink=3+win=20",
                               "q4_0+rot=h1+mean=stats+scale=on",
+                              "kivi-k4v4+page=64+win=30+sink=2",
+                              "k3tv3t",
                               "f16"};
 
 class Sequences : public ::testing::TestWithParam<const char*> {};
