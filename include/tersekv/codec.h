@@ -38,6 +38,10 @@ class VectorCodec {
   virtual Status Encode(const float* rows, size_t n, uint8_t* records) const = 0;
   // out: [n, head_dim] fp32 in the original space (rotation undone, scale and mean put back); n as above. Thread-safe.
   virtual void Decode(const uint8_t* records, size_t n, float* out) const = 0;
+  // out[i] = <query, x_i> for the vectors x_i that Decode gives, up to fp32 rounding, without restoring any of them:
+  // the query is scaled and rotated once and multiplied with codes. query: [head_dim]; out: [n]; n as above.
+  // Thread-safe.
+  virtual void InnerProducts(const uint8_t* records, size_t n, const float* query, float* out) const = 0;
 };
 
 // What a codec asks of attention and of writing, cheapest first.
@@ -68,9 +72,9 @@ Result<double> MeasureDistortion(const VectorCodec& codec, const float* rows, si
 // Statistics that a spec without a profile takes of these rows: mean (mean=stats), for K a scale too (scale=on).
 RowStats MeasureRowStats(const KvSpec& spec, Kv side, int head_dim, const float* rows, size_t n);
 
-// Encodes and decodes known rows with every available codec on every SIMD target of this machine and compares bytes and
-// error with what must come out. Used by `tersekv doctor`. Takes milliseconds; not while
-// other threads use the library, because it switches targets.
+// Encodes and decodes known rows with every codec of the list on every SIMD target of this machine: bytes and values
+// must equal those of plain code, the error must be what theory says. Used by `tersekv doctor` and `bench codec`. Takes
+// tenths of a second; not while other threads use the library, because it switches targets.
 Status SelfTestCodecs();
 
 // SIMD targets that the kernels may run on here, best first, e.g. {"AVX3", "AVX2", "SSE4"}; the first is in use.

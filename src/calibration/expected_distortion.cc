@@ -77,8 +77,9 @@ std::optional<double> LevelDistortion(const KvSpec& spec, Kv side, int head_dim)
 
 std::optional<double> ExpectedDistortion(const KvSpec& spec, Kv side, int head_dim) {
   const std::optional<double> d = LevelDistortion(spec, side, head_dim);
-  if (!d) return {};
-  switch ((side == Kv::kK ? spec.k : spec.v).norm) {
+  const SideSpec& s = side == Kv::kK ? spec.k : spec.v;
+  if (!d || s.family == Family::kProd) return d;  // prod stores the norm itself
+  switch (s.norm) {
     case NormMode::kUnbiased:  // longer by 1 / (1 - D), so that <x, x'> = |x|^2
       return *d / (1 - *d);
     case NormMode::kMatch:  // as long as x
