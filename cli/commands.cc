@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/bench_attend.h"
+#include "cli/bench_codec.h"
 #include "cli/bench_e2e.h"
 #include "cli/calibrate.h"
 #include "cli/codecs.h"
@@ -67,6 +68,7 @@ int Main(int argc, const char* const* argv) {
   ProbeOptions probe;
   InspectOptions inspect;
   BenchAttendOptions bench_attend;
+  BenchCodecOptions bench_codec;
   BenchE2eOptions bench_e2e;
   CodecsOptions codecs;
   DoctorOptions doctor;
@@ -78,6 +80,7 @@ int Main(int argc, const char* const* argv) {
   CLI::App* bench_command = app.add_subcommand("bench", "Measure speed side by side with llama.cpp's own caches");
   bench_command->require_subcommand(1);
   const CLI::App* bench_attend_command = AddBenchAttend(bench_command, &bench_attend);
+  const CLI::App* bench_codec_command = AddBenchCodec(bench_command, &bench_codec);
   AddBenchE2e(bench_command, &bench_e2e);
   const CLI::App* codecs_command = AddCodecs(&app, &codecs);
   AddDoctor(&app, &doctor);
@@ -94,15 +97,19 @@ int Main(int argc, const char* const* argv) {
   } catch (const CLI::Success& e) {  // --help, --version
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    return UsageError(
-        e.what() + FromEnvironment(e.what(), argc, argv),
-        first[0] == '-' ? "tersekv" : "tersekv " + first + (bench_attend_command->parsed() ? " attend" : ""));
+    return UsageError(e.what() + FromEnvironment(e.what(), argc, argv),
+                      first[0] == '-' ? "tersekv"
+                                      : "tersekv " + first +
+                                            (bench_attend_command->parsed()  ? " attend"
+                                             : bench_codec_command->parsed() ? " codec"
+                                                                             : ""));
   }
   if (run_command->parsed()) return Run(run);
   if (eval_command->parsed()) return Eval(eval);
   if (calibrate_command->parsed()) return CalibrateCommand(calibrate);
   if (probe_command->parsed()) return ProbeCommand(probe);
   if (inspect_command->parsed()) return Inspect(inspect);
+  if (bench_codec_command->parsed()) return BenchCodec(bench_codec);
   if (bench_command->parsed()) return bench_attend_command->parsed() ? BenchAttend(bench_attend) : BenchE2e(bench_e2e);
   if (codecs_command->parsed()) return Codecs(codecs);
   return Doctor(doctor);

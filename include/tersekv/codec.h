@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ class VectorCodec {
                                                      int kv_head = 0, RowStats stats = {});
   virtual ~VectorCodec() = default;
 
+  virtual int head_dim() const = 0;
   // Rows that one record holds: 1, or a page of the spec for KIVI's keys.
   virtual size_t record_rows() const { return 1; }
   virtual size_t record_bytes() const = 0;
@@ -36,19 +38,43 @@ class VectorCodec {
   virtual Status Encode(const float* rows, size_t n, uint8_t* records) const = 0;
   // out: [n, head_dim] fp32 in the original space (rotation undone, scale and mean put back); n as above. Thread-safe.
   virtual void Decode(const uint8_t* records, size_t n, float* out) const = 0;
+  // out[i] = <query, x_i> for the vectors x_i that Decode gives, up to fp32 rounding, without restoring any of them:
+  // the query is scaled and rotated once and multiplied with codes. query: [head_dim]; out: [n]; n as above.
+  // Thread-safe.
+  virtual void InnerProducts(const uint8_t* records, size_t n, const float* query, float* out) const = 0;
+};
+
+// What a codec asks of attention and of writing, cheapest first.
+enum class CodecCost : uint8_t {
+  kNone,     // raw values
+  kInteger,  // codes are integers up to a scale a vector and are multiplied as such
+  kTable,    // each value is looked up or scaled into fp32 first
+  kSearch,   // as kTable, and a vector is searched for when it is written or transformed when it is read
 };
 
 struct CodecInfo {
   std::string spec;  // canonical spec string
-  double bits;       // code bits a value
+  double bits;       // code bits a value, mean of K and V
   std::string description;
+  CodecCost cost;
+  bool integer_kernels;  // attention on CPUs: integer kernels; else fp32 over tiles
 };
 // Every codec of the list, in the order of the grammar.
 std::vector<CodecInfo> ListCodecs();
 
-// Encodes and decodes known rows with every available codec on every SIMD target of this machine and compares bytes and
-// error with what must come out. Used by `tersekv doctor`. Takes milliseconds; not while
-// other threads use the library, because it switches targets.
+// Distortion is E|x - x'|^2 / E|x|^2 of decoded vectors x'.
+//
+// What one side of a spec should have on Gaussian rows of independent channels, from theory or, for codecs without one,
+// from experiments with independent code at head_dim 128 (docs/perf/codecs.md). Empty: nobody computed it.
+std::optional<double> ExpectedDistortion(const KvSpec& spec, Kv side, int head_dim);
+// What it has. rows: [n, head_dim], n a multiple of record_rows(). Errors as in Encode.
+Result<double> MeasureDistortion(const VectorCodec& codec, const float* rows, size_t n);
+// Statistics that a spec without a profile takes of these rows: mean (mean=stats), for K a scale too (scale=on).
+RowStats MeasureRowStats(const KvSpec& spec, Kv side, int head_dim, const float* rows, size_t n);
+
+// Encodes and decodes known rows with every codec of the list on every SIMD target of this machine: bytes and values
+// must equal those of plain code, the error must be what theory says. Used by `tersekv doctor` and `bench codec`. Takes
+// tenths of a second; not while other threads use the library, because it switches targets.
 Status SelfTestCodecs();
 
 // SIMD targets that the kernels may run on here, best first, e.g. {"AVX3", "AVX2", "SSE4"}; the first is in use.

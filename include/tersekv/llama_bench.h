@@ -36,6 +36,29 @@ struct StepSeconds {
   double attend = 0;  // all layers
 };
 
+// llama.cpp's own quantiser of one of its cache types, as it writes and reads rows: for `bench codec`.
+class StockQuantizer {
+ public:
+  // "q8_0", "q5_0", "q4_0", "iq4_nl"; kInvalidArgument: another one.
+  static Result<StockQuantizer> Create(const std::string& type);
+  int block() const { return block_; }  // values that are quantised together
+  size_t Bytes(size_t values) const;
+  // values: a multiple of block().
+  void Encode(const float* row, size_t values, uint8_t* blocks) const {
+    encode_(row, blocks, static_cast<int64_t>(values));
+  }
+  void Decode(const uint8_t* blocks, size_t values, float* row) const {
+    decode_(blocks, row, static_cast<int64_t>(values));
+  }
+
+ private:
+  StockQuantizer() = default;
+  void (*encode_)(const float*, void*, int64_t) = nullptr;
+  void (*decode_)(const void*, float*, int64_t) = nullptr;
+  int block_ = 0;
+  size_t block_bytes_ = 0;
+};
+
 // Bytes a second that this many threads read from memory together, now: the roof of decoding.
 double MemoryReadRate(int threads);
 

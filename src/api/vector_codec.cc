@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "src/api/vector_codec.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
@@ -14,10 +16,25 @@
 #include "src/codec/record_list.h"
 #include "src/cpu/encoder.h"
 #include "src/transform/rotation.h"
-#include "tersekv/codec.h"
 
 namespace tersekv {
 namespace {
+
+constexpr size_t kLanes = 16;
+
+// <a, b> in fp32: 16 running sums, added up as a tree.
+float Dot(const float* a, const float* b, size_t d) {
+  float sum[kLanes] = {};
+  size_t c = 0;
+  for (; c + kLanes <= d; c += kLanes) {
+    for (size_t j = 0; j < kLanes; ++j) sum[j] += a[c + j] * b[c + j];
+  }
+  for (; c < d; ++c) sum[c % kLanes] += a[c] * b[c];
+  for (size_t half = kLanes / 2; half > 0; half /= 2) {
+    for (size_t j = 0; j < half; ++j) sum[j] += sum[j + half];
+  }
+  return sum[0];
+}
 
 Status CheckFinite(const float* rows, size_t n, size_t d) {
   for (size_t i = 0; i < n * d; ++i) {
@@ -31,6 +48,7 @@ Status CheckFinite(const float* rows, size_t n, size_t d) {
 class RawVectorCodec : public VectorCodec {
  public:
   RawVectorCodec(Family family, int d) : family_(family), d_(static_cast<size_t>(d)) {}
+  int head_dim() const override { return static_cast<int>(d_); }
   size_t record_bytes() const override { return d_ * value_bytes(); }
   Status Encode(const float* rows, size_t n, uint8_t* records) const override {
     TERSEKV_RETURN_IF_ERROR(CheckFinite(rows, n, d_));
@@ -56,6 +74,13 @@ class RawVectorCodec : public VectorCodec {
       if (family_ != Family::kF32) out[i] = family_ == Family::kF16 ? F16ToF32(half) : BF16ToF32(half);
     }
   }
+  void InnerProducts(const uint8_t* records, size_t n, const float* query, float* out) const override {
+    std::vector<float> row(d_);
+    for (size_t i = 0; i < n; ++i) {
+      Decode(records + i * record_bytes(), 1, row.data());
+      out[i] = Dot(query, row.data(), d_);
+    }
+  }
 
  private:
   size_t value_bytes() const { return family_ == Family::kF32 ? 4 : 2; }
@@ -66,8 +91,9 @@ class RawVectorCodec : public VectorCodec {
 // What codes and records share: the head's codec with its statistics.
 class PackedVectorCodec : public VectorCodec {
  public:
-  PackedVectorCodec(const KvSpec& spec, Kv side, int d, int layer, int kv_head, RowStats stats)
-      : stats_(std::move(stats)), encoder_(MakeSimdEncoder()) {
+  PackedVectorCodec(const KvSpec& spec, Kv side, int d, int layer, int kv_head, RowStats stats,
+                    std::unique_ptr<const Encoder> encoder)
+      : stats_(std::move(stats)), encoder_(std::move(encoder)) {
     const RotationKind kind = RotationKindOf(spec.rotation);
     rotation_ = RotationOp(kind, spec.seed, layer, kv_head, side == Kv::kV, d,
                            kind == RotationKind::kHaar ? HaarMatrix(spec.seed, d) : nullptr);
@@ -88,6 +114,7 @@ class PackedVectorCodec : public VectorCodec {
     codec_.record.projection = projection_.get();
   }
 
+  int head_dim() const override { return codec_.d; }
   Status Encode(const float* rows, size_t n, uint8_t* records) const override {
     TERSEKV_RETURN_IF_ERROR(CheckFinite(rows, n, static_cast<size_t>(codec_.d)));
     if (n % record_rows() != 0) {
@@ -100,6 +127,24 @@ class PackedVectorCodec : public VectorCodec {
   }
 
  protected:
+  // What decoded rows x = mean + scale R^T y are multiplied with: <query, x> = constant + <query', y>.
+  struct TransformedQuery {
+    std::vector<float> y;
+    float constant = 0;
+  };
+  TransformedQuery Transform(const float* query) const {
+    const size_t d = static_cast<size_t>(codec_.d);
+    TransformedQuery q = {.y = {query, query + d}};
+    if (codec_.mean != nullptr) {
+      double sum = 0;
+      for (size_t c = 0; c < d; ++c) sum += static_cast<double>(query[c]) * static_cast<double>(codec_.mean[c]);
+      q.constant = static_cast<float>(sum);
+    }
+    for (size_t c = 0; c < d && codec_.scale != nullptr; ++c) q.y[c] *= codec_.scale[c];
+    std::vector<float> scratch(d);
+    rotation_.Apply(q.y.data(), scratch.data());
+    return q;
+  }
   const Encoder& encoder() const { return *encoder_; }
   const HeadCodec& codec() const { return codec_; }
 
@@ -135,6 +180,24 @@ class CodesVectorCodec : public PackedVectorCodec {
     }
   }
 
+  void InnerProducts(const uint8_t* records, size_t n, const float* query, float* out) const override {
+    const size_t d = static_cast<size_t>(codec().d);
+    const LevelTable& table = LevelsOf(codec().bits);
+    float level[256] = {};
+    for (int i = 0; i < table.count; ++i) level[i] = static_cast<float>(table.level[i]);
+    const TransformedQuery q = Transform(query);
+    std::vector<uint8_t> codes(d);
+    std::vector<float> row(d);
+    for (size_t i = 0; i < n; ++i) {
+      const uint8_t* record = records + i * record_bytes();
+      uint16_t scale;
+      UnpackBits(record, d, codec().bits, codes.data());
+      std::memcpy(&scale, record + record_bytes() - 2, 2);
+      for (size_t c = 0; c < d; ++c) row[c] = level[codes[c]];
+      out[i] = q.constant + BF16ToF32(scale) * Dot(q.y.data(), row.data(), d);
+    }
+  }
+
  private:
   bool EncodeFinite(const float* rows, size_t n, uint8_t* records) const override {
     const size_t d = static_cast<size_t>(codec().d);
@@ -153,8 +216,9 @@ class CodesVectorCodec : public PackedVectorCodec {
 
 class RecordVectorCodec : public PackedVectorCodec {
  public:
-  RecordVectorCodec(const KvSpec& spec, Kv side, int d, int layer, int kv_head, RowStats stats)
-      : PackedVectorCodec(spec, side, d, layer, kv_head, std::move(stats)) {
+  RecordVectorCodec(const KvSpec& spec, Kv side, int d, int layer, int kv_head, RowStats stats,
+                    std::unique_ptr<const Encoder> encoder)
+      : PackedVectorCodec(spec, side, d, layer, kv_head, std::move(stats), std::move(encoder)) {
     WithRecordTag(codec().family, side, [this](auto tag) {
       bytes_ = tag.Bytes(codec().record);
       if (tag.kPage) rows_ = static_cast<size_t>(codec().record.page_tokens);
@@ -170,6 +234,16 @@ class RecordVectorCodec : public PackedVectorCodec {
       encoder().DecodeRecords(codec(), records + t / rows_ * bytes_, 0, rows_, out + t * d);
     }
     for (size_t t = 0; t < n; ++t) RestoreRow(codec(), out + t * d, scratch.data());
+  }
+
+  void InnerProducts(const uint8_t* records, size_t n, const float* query, float* out) const override {
+    const size_t d = static_cast<size_t>(codec().d);
+    const TransformedQuery q = Transform(query);
+    std::vector<float> rows(rows_ * d);
+    for (size_t t = 0; t < n; t += rows_) {
+      encoder().DecodeRecords(codec(), records + t / rows_ * bytes_, 0, rows_, rows.data());
+      for (size_t i = 0; i < rows_; ++i) out[t + i] = q.constant + Dot(q.y.data(), &rows[i * d], d);
+    }
   }
 
  private:
@@ -191,6 +265,11 @@ class RecordVectorCodec : public PackedVectorCodec {
 
 Result<std::unique_ptr<VectorCodec>> VectorCodec::Create(const KvSpec& spec, Kv side, int head_dim, int layer,
                                                          int kv_head, RowStats stats) {
+  return MakeVectorCodec(spec, side, head_dim, layer, kv_head, std::move(stats), MakeSimdEncoder());
+}
+
+Result<std::unique_ptr<VectorCodec>> MakeVectorCodec(const KvSpec& spec, Kv side, int head_dim, int layer, int kv_head,
+                                                     RowStats stats, std::unique_ptr<const Encoder> encoder) {
   TERSEKV_RETURN_IF_ERROR(CheckSupported(spec));
   LayerShape shape;
   shape.heads = shape.kv_heads = 1;
@@ -218,10 +297,10 @@ Result<std::unique_ptr<VectorCodec>> VectorCodec::Create(const KvSpec& spec, Kv 
   const Family family = side == Kv::kK ? spec.k.family : spec.v.family;
   if (StorageOf(family) == Storage::kCodes) {
     return std::unique_ptr<VectorCodec>(
-        std::make_unique<CodesVectorCodec>(spec, side, head_dim, layer, kv_head, std::move(stats)));
+        std::make_unique<CodesVectorCodec>(spec, side, head_dim, layer, kv_head, std::move(stats), std::move(encoder)));
   }
   return std::unique_ptr<VectorCodec>(
-      std::make_unique<RecordVectorCodec>(spec, side, head_dim, layer, kv_head, std::move(stats)));
+      std::make_unique<RecordVectorCodec>(spec, side, head_dim, layer, kv_head, std::move(stats), std::move(encoder)));
 }
 
 }  // namespace tersekv

@@ -17,7 +17,9 @@ namespace {
 CodecInfo Info(const FamilyRow& row, float k_bits, float v_bits, int group, std::string description) {
   return {.spec = FormatSpec(DefaultsOf(row.family, k_bits, row.family, v_bits, group)),
           .bits = (static_cast<double>(k_bits) + static_cast<double>(v_bits)) / 2,
-          .description = std::move(description)};
+          .description = std::move(description),
+          .cost = row.cost,
+          .integer_kernels = row.storage == Storage::kCodes};
 }
 
 }  // namespace

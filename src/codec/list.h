@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "tersekv/codec.h"
 #include "tersekv/spec.h"
 
 namespace tersekv {
@@ -78,6 +79,7 @@ struct FamilyRow {
   std::string_view name;  // in messages
   Widths widths;          // code bits a value
   const SpecDefaults* defaults;
+  CodecCost cost;
   std::string_view description;
 };
 
@@ -89,39 +91,39 @@ static_assert(kLloydMaxWidths.count() == static_cast<int>(kLloydMaxBits.size()),
 inline constexpr FamilyRow kFamilies[] = {
     // family           storage            form             text      name         widths           defaults
     {Family::kF32,       Storage::kRows,    SpecForm::kWord, "f32",    "f32",       {32, 32},        &kPlainDefaults,
-     "raw 32-bit floats, the reference"},
+     CodecCost::kNone, "raw 32-bit floats, the reference"},
     {Family::kF16,       Storage::kRows,    SpecForm::kWord, "f16",    "f16",       {16, 16},        &kPlainDefaults,
-     "raw half floats, the usual KV cache"},
+     CodecCost::kNone, "raw half floats, the usual KV cache"},
     {Family::kBF16,      Storage::kRows,    SpecForm::kWord, "bf16",   "bf16",      {16, 16},        &kPlainDefaults,
-     "raw bfloat16"},
+     CodecCost::kNone, "raw bfloat16"},
     {Family::kFp8,       Storage::kRecords, SpecForm::kWord, "fp8",    "fp8",       {8, 8},          &kPlainDefaults,
-     "E4M3 with an fp32 scale a vector"},
+     CodecCost::kTable, "E4M3 with an fp32 scale a vector"},
     {Family::kInt8,      Storage::kCodes,   SpecForm::kWord, "int8",   "int8",      {8, 8},          &kPlainDefaults,
-     "8-bit integers with a bf16 scale a vector"},
+     CodecCost::kInteger, "8-bit integers with a bf16 scale a vector"},
     {Family::kMxfp4,     Storage::kRecords, SpecForm::kWord, "mxfp4",  "mxfp4",     {4, 4},          &kPlainDefaults,
-     "OCP MXFP4: E2M1 in blocks of 32 with an E8M0 scale"},
+     CodecCost::kTable, "OCP MXFP4: E2M1 in blocks of 32 with an E8M0 scale"},
     {Family::kNvfp4,     Storage::kRecords, SpecForm::kWord, "nvfp4",  "nvfp4",     {4, 4},          &kPlainDefaults,
-     "NVFP4: E2M1 in blocks of 16 with an E4M3 scale"},
+     CodecCost::kTable, "NVFP4: E2M1 in blocks of 16 with an E4M3 scale"},
     {Family::kQ8_0,      Storage::kRecords, SpecForm::kWord, "q8_0",   "q8_0",      {8, 8},          &kPlainDefaults,
-     "llama.cpp Q8_0: blocks of 32 with an f16 scale"},
+     CodecCost::kTable, "llama.cpp Q8_0: blocks of 32 with an f16 scale"},
     {Family::kQ5_0,      Storage::kRecords, SpecForm::kWord, "q5_0",   "q5_0",      {5, 5},          &kPlainDefaults,
-     "llama.cpp Q5_0: blocks of 32 with an f16 scale"},
+     CodecCost::kTable, "llama.cpp Q5_0: blocks of 32 with an f16 scale"},
     {Family::kQ4_0,      Storage::kRecords, SpecForm::kWord, "q4_0",   "q4_0",      {4, 4},          &kPlainDefaults,
-     "llama.cpp Q4_0: blocks of 32 with an f16 scale"},
+     CodecCost::kTable, "llama.cpp Q4_0: blocks of 32 with an f16 scale"},
     {Family::kIq4Nl,     Storage::kRecords, SpecForm::kWord, "iq4_nl", "iq4_nl",    {4, 4},          &kPlainDefaults,
-     "llama.cpp IQ4_NL: blocks of 32, non-linear levels, an f16 scale"},
+     CodecCost::kTable, "llama.cpp IQ4_NL: blocks of 32, non-linear levels, an f16 scale"},
     {Family::kLloydMax,  Storage::kCodes,   SpecForm::kPair, "",       "Lloyd-Max", kLloydMaxWidths, &kPairDefaults,
-     "rotated, Lloyd-Max levels, a bf16 scale a vector"},
+     CodecCost::kInteger, "rotated, Lloyd-Max levels, a bf16 scale a vector"},
     {Family::kTrellis,   Storage::kRecords, SpecForm::kPair, "t",      "trellis",   {2, 4},          &kPairDefaults,
-     "rotated, trellis-coded levels, a bf16 scale a vector"},
+     CodecCost::kSearch, "rotated, trellis-coded levels, a bf16 scale a vector"},
     {Family::kVq2,       Storage::kRecords, SpecForm::kPair, "q",      "2-D VQ",    {2, 4, .5F},     &kPairDefaults,
-     "rotated, pairs of channels in one codebook, a bf16 scale a vector"},
+     CodecCost::kTable, "rotated, pairs of channels in one codebook, a bf16 scale a vector"},
     {Family::kProd,      Storage::kRecords, SpecForm::kPair, "p",      "prod",      {2, 8},          &kPairDefaults,
-     "rotated, N-1 bits plus the sign of a random projection (QJL), two scales a vector"},
+     CodecCost::kSearch, "rotated, N-1 bits plus the sign of a random projection (QJL), two scales a vector"},
     {Family::kKivi,      Storage::kRecords, SpecForm::kKivi, "kivi-",  "kivi",      {2, 8},          &kKiviDefaults,
-     "KIVI: keys affine by channel and page, values affine by token and group"},
+     CodecCost::kTable, "KIVI: keys affine by channel and page, values affine by token and group"},
     {Family::kAuto,      Storage::kRecords, SpecForm::kWord, "auto",   "auto",      {0, 0},          &kPairDefaults,
-     "what the profile recommends"},
+     CodecCost::kNone, "what the profile recommends"},
 };
 // clang-format on
 
