@@ -61,7 +61,7 @@ TEST(SensitivityModel, PredictLeavesRawSidesOut) {
   const SensitivityModel model({{2, 1, 64, 64}}, {{0, Kv::kK, {{2, .1}}}, {0, Kv::kV, {{2, .3}}}}, 0, 0);
   EXPECT_NEAR(model.Predict(std::vector<LayerBits>{{2, 2}}, {}), .4, 1e-9);
   EXPECT_NEAR(model.Predict(std::vector<LayerBits>{{2, kRawBits}}, {2, 1}), .2, 1e-9);
-  EXPECT_EQ(model.Predict(std::vector<LayerBits>{{}}, {}), 0);
+  EXPECT_EQ(model.Predict(std::vector<LayerBits>{{kRawBits, kRawBits}}, {}), 0);
 }
 
 TEST(UniformBytesPerToken, LinearBetweenWidths) {
