@@ -7,22 +7,26 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cli/bench_attend.h"
 #include "cli/bench_codec.h"
 #include "cli/bench_e2e.h"
+#include "cli/calibrate.h"
 #include "cli/codecs.h"
 #include "cli/doctor.h"
 #include "cli/eval.h"
+#include "cli/inspect.h"
 #include "cli/options.h"
+#include "cli/probe.h"
 #include "cli/run.h"
 #include "tersekv/version.h"
 
 namespace tersekv::cli {
 namespace {
 
-constexpr const char* kCommands[] = {"run", "eval", "bench", "codecs", "doctor"};
+constexpr const char* kCommands[] = {"run", "eval", "calibrate", "probe", "inspect", "bench", "codecs", "doctor"};
 
 // One line that names what is wrong and where to look.
 int UsageError(std::string message, const std::string& help) {
@@ -32,11 +36,15 @@ int UsageError(std::string message, const std::string& help) {
 
 // A wrong value that was not typed: the variable that it comes from.
 std::string FromEnvironment(const std::string& message, int argc, const char* const* argv) {
-  if (!message.starts_with("--ctx:") || std::getenv("TERSEKV_CTX") == nullptr) return "";
-  for (int i = 1; i < argc; ++i) {
-    if (std::string_view(argv[i]).starts_with("--ctx")) return "";
+  constexpr std::pair<const char*, const char*> kVariables[] = {{"--ctx", "TERSEKV_CTX"}, {"--bits", "TERSEKV_BITS"}};
+  for (const auto& [option, variable] : kVariables) {
+    if (!message.starts_with(std::string(option) + ":") || std::getenv(variable) == nullptr) continue;
+    for (int i = 1; i < argc; ++i) {
+      if (std::string_view(argv[i]).starts_with(option)) return "";
+    }
+    return std::string(", set by the environment variable ") + variable;
   }
-  return ", set by the environment variable TERSEKV_CTX";
+  return "";
 }
 
 }  // namespace
@@ -50,11 +58,15 @@ int Main(int argc, const char* const* argv) {
       "Examples:\n"
       "  tersekv run -m model.gguf -p \"Why is the sky blue?\" --kv k4v4\n"
       "  tersekv eval -m model.gguf --text book.txt --kv k4v4,k3v3\n"
+      "  tersekv calibrate -m model.gguf --text book.txt -o model.tkvp\n"
       "  tersekv bench e2e -m model.gguf --depths 0,4096\n"
       "  tersekv doctor -m model.gguf\n"
       "`tersekv COMMAND --help` explains a command.");
   RunOptions run;
   EvalOptions eval;
+  CalibrateOptions calibrate;
+  ProbeOptions probe;
+  InspectOptions inspect;
   BenchAttendOptions bench_attend;
   BenchCodecOptions bench_codec;
   BenchE2eOptions bench_e2e;
@@ -62,6 +74,9 @@ int Main(int argc, const char* const* argv) {
   DoctorOptions doctor;
   const CLI::App* run_command = AddRun(&app, &run);
   const CLI::App* eval_command = AddEval(&app, &eval);
+  const CLI::App* calibrate_command = AddCalibrate(&app, &calibrate);
+  const CLI::App* probe_command = AddProbe(&app, &probe);
+  const CLI::App* inspect_command = AddInspect(&app, &inspect);
   CLI::App* bench_command = app.add_subcommand("bench", "Measure speed side by side with llama.cpp's own caches");
   bench_command->require_subcommand(1);
   const CLI::App* bench_attend_command = AddBenchAttend(bench_command, &bench_attend);
@@ -71,12 +86,11 @@ int Main(int argc, const char* const* argv) {
   AddDoctor(&app, &doctor);
 
   const std::string first = argc > 1 ? argv[1] : "";
-  if (first.empty()) return UsageError("no command: run, eval, bench, codecs or doctor", "tersekv");
+  if (first.empty()) return UsageError(fmt::format("no command: {}", fmt::join(kCommands, ", ")), "tersekv");
   bool known = first[0] == '-';
   for (const char* command : kCommands) known = known || first == command;
   if (!known) {
-    return UsageError(fmt::format("unknown command '{}': known are run, eval, bench, codecs and doctor", first),
-                      "tersekv");
+    return UsageError(fmt::format("unknown command '{}': known are {}", first, fmt::join(kCommands, ", ")), "tersekv");
   }
   try {
     app.parse(argc, argv);
@@ -92,6 +106,9 @@ int Main(int argc, const char* const* argv) {
   }
   if (run_command->parsed()) return Run(run);
   if (eval_command->parsed()) return Eval(eval);
+  if (calibrate_command->parsed()) return CalibrateCommand(calibrate);
+  if (probe_command->parsed()) return ProbeCommand(probe);
+  if (inspect_command->parsed()) return Inspect(inspect);
   if (bench_codec_command->parsed()) return BenchCodec(bench_codec);
   if (bench_command->parsed()) return bench_attend_command->parsed() ? BenchAttend(bench_attend) : BenchE2e(bench_e2e);
   if (codecs_command->parsed()) return Codecs(codecs);

@@ -22,13 +22,13 @@ struct Variable {
 };
 constexpr Variable kVariables[] = {
     {"TERSEKV_KV", "default of --kv"},
-    {"TERSEKV_PROFILE", ""},
-    {"TERSEKV_BITS", ""},
+    {"TERSEKV_PROFILE", "default of --profile"},
+    {"TERSEKV_BITS", "default of --bits of run and eval"},
     {"TERSEKV_PREFILL", ""},
     {"TERSEKV_KV_BYTES", "default of run --kv-bytes"},
     {"TERSEKV_CTX", "default of --ctx"},
     {"TERSEKV_STRICT", ""},
-    {"TERSEKV_CACHE_DIR", "where scripts/ keep llama.cpp and the demo model"},
+    {"TERSEKV_CACHE_DIR", "where --auto-calibrate keeps profiles, and scripts/ llama.cpp and the demo model"},
     {"TERSEKV_LOG", "1 prints llama.cpp's log"},
     {"TERSEKV_FORCE_ISA", "picks the SIMD target"},
     {"TERSEKV_DETERMINISTIC", ""},

@@ -21,15 +21,16 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double Since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-Result<std::vector<Candidate>> OpenAll(const EvalOptions& options, const std::vector<std::string>& names) {
+Result<std::vector<Candidate>> OpenAll(const EvalOptions& options, const std::vector<KvChoice>& choices) {
   std::vector<Candidate> candidates;
-  for (const std::string& name : names) {
-    auto session_options = MakeSessionOptions(options.engine, name);
+  for (const KvChoice& choice : choices) {
+    auto session_options = MakeSessionOptions(options.engine, choice.kv);
     if (!session_options) return session_options.error();
     session_options->ctx += kDecodeSteps;
-    auto session = llama::Session::Open(*session_options);
+    auto session = llama::Session::Open(WithChoice(*session_options, choice));
     if (!session) return session.error();
     candidates.emplace_back();
+    candidates.back().choice = choice;
     candidates.back().session = std::move(*session);
   }
   return candidates;
@@ -48,8 +49,8 @@ std::vector<EvalRow> RowsOf(const EvalPlan& plan, const std::vector<Candidate>& 
   std::vector<EvalRow> rows;
   for (const Candidate& candidate : candidates) {
     EvalRow row;
-    row.spec = candidate.session->kv();
-    row.bits_spec = BitsOf(row.spec, candidate.session->model());
+    row.spec = NameOf(candidate.choice, *candidate.session);
+    row.bits_spec = BitsOf(candidate.choice, *candidate.session);
     row.usage = candidate.usage;
     row.summary = Summarize(candidate.scores);
     row.reference_ppl = rows.empty() ? row.summary.ppl : rows.front().summary.ppl;
@@ -125,23 +126,28 @@ Status RunEval(const EvalOptions& options) {
   }
   const auto reference = CheckKv(options.reference);
   if (!reference) return reference.error();
-  auto names = CheckKvList(options.kv);
-  if (!names) return names.error();
-  std::erase(*names, *reference);
-  names->insert(names->begin(), *reference);
+  if (options.engine.model.empty()) return InvalidArgument("no model: name a GGUF file with -m MODEL.gguf");
+  const auto profile = FindProfile(options.profile, options.engine, options.quiet);
+  if (!profile) return profile.error();
+  auto choices = ChooseKvList(options.kv, options.profile.bits, *profile);
+  if (!choices) return choices.error();
+  std::erase_if(*choices, [&](const KvChoice& c) { return c.kv == *reference && c.name.empty(); });
+  const auto first = ChooseKv(*reference, 0, *profile);
+  if (!first) return first.error();
+  choices->insert(choices->begin(), *first);
   const auto text = ReadText(options.text, "text");
   if (!text) return text.error();
 
   // The reference opens first: the text is cut and memory looked at before the others take theirs.
-  auto candidates = OpenAll(options, {names->front()});
+  auto candidates = OpenAll(options, {choices->front()});
   if (!candidates) return candidates.error();
   const llama::Session& session = *candidates->front().session;
   const auto plan = PlanOf(options, session, *text);
   if (!plan) return plan.error();
   const int64_t rows = std::min<int64_t>(options.engine.ubatch, plan->length - plan->first_scored);
-  const auto caches = static_cast<int64_t>(names->size());
+  const auto caches = static_cast<int64_t>(choices->size());
   if (Status status = CheckMemory(caches, rows, session.model().vocab); !status.ok()) return status;
-  auto others = OpenAll(options, {names->begin() + 1, names->end()});
+  auto others = OpenAll(options, {choices->begin() + 1, choices->end()});
   if (!others) return others.error();
   std::move(others->begin(), others->end(), std::back_inserter(*candidates));
 
@@ -163,6 +169,7 @@ CLI::App* AddEval(CLI::App* app, EvalOptions* options) {
       ->envname("TERSEKV_KV")
       ->type_name("SPECS")
       ->capture_default_str();
+  AddProfileOptions(sub, &options->profile);
   sub->add_option("--reference", options->reference, "Cache that the others are compared with")
       ->type_name("SPEC")
       ->capture_default_str();
@@ -178,9 +185,14 @@ CLI::App* AddEval(CLI::App* app, EvalOptions* options) {
       "query sees exactly what decoding at its position would see. KL(reference || spec) is in nats; dppl is relative\n"
       "to the reference; prefill t/s includes the logits of the second half; decode t/s is that of 16 single tokens "
       "on\n"
-      "the full context.\n\n"
-      "Example:\n"
-      "  tersekv eval -m model.gguf --text wiki.test.raw --kv k4v4,k3v3,stock-q4_0 --ctx 2048 --json eval.json");
+      "the full context.\n"
+      "With a profile only specs that say mean=profile use it, so that one run compares both; `bits=4` in the list "
+      "(or\n"
+      "--bits 4) is a row with the profile's bits of each layer for that average, `auto` the spec that it "
+      "recommends.\n\n"
+      "Examples:\n"
+      "  tersekv eval -m model.gguf --text wiki.test.raw --kv k4v4,k3v3,stock-q4_0 --ctx 2048 --json eval.json\n"
+      "  tersekv eval -m model.gguf --text wiki.test.raw --profile model.tkvp --kv k4v4,k4v4+mean=profile,bits=4");
   return sub;
 }
 

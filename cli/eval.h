@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/options.h"
+#include "cli/profiles.h"
 
 namespace tersekv::cli {
 
@@ -15,6 +16,7 @@ constexpr int64_t kLeastContext = 16;
 
 struct EvalOptions {
   EngineOptions engine;
+  ProfileOptions profile;
   std::string text;
   std::string kv = "k4v4";
   std::string reference = "f16";

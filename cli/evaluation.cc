@@ -18,7 +18,7 @@ double Since(Clock::time_point start) { return std::chrono::duration<double>(Clo
 
 Status Named(const Candidate& candidate, const Status& status) {
   if (status.ok()) return status;
-  return {status.code(), fmt::format("{}: {}", candidate.session->kv(), status.message())};
+  return {status.code(), fmt::format("{}: {}", NameOf(candidate.choice, *candidate.session), status.message())};
 }
 
 }  // namespace

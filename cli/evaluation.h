@@ -16,6 +16,7 @@ namespace tersekv::cli {
 constexpr int kDecodeSteps = 16;  // timed, after the last context; a session's ctx has room for them
 
 struct Candidate {
+  KvChoice choice;
   std::unique_ptr<llama::Session> session;
   std::vector<TokenScore> scores;
   double prefill_seconds = 0, decode_tps = 0;

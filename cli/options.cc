@@ -123,23 +123,33 @@ Result<std::string> CheckKv(const std::string& kv) {
   }
   auto spec = ParseSpec(kv);
   if (!spec) return spec.error();
-  if (Status status = CheckSupported(*spec); !status.ok()) return status;
+  if (spec->k.family != Family::kAuto) {
+    if (Status status = CheckSupported(*spec); !status.ok()) return status;
+  }
   return FormatSpec(*spec);
 }
 
-Result<std::vector<std::string>> CheckKvList(const std::string& list) {
-  std::vector<std::string> names;
+Result<std::vector<std::string>> ListElements(const std::string& list) {
+  std::vector<std::string> elements;
   for (size_t begin = 0; begin <= list.size();) {
     const size_t end = std::min(list.find(',', begin), list.size());
-    const std::string element = Trim(std::string_view(list).substr(begin, end - begin));
-    if (element.empty()) {
-      return InvalidArgument(
-          fmt::format("'{}' is not a list of specs: an element is empty; write e.g. --kv k4v4,k3v3", list));
+    elements.push_back(Trim(std::string_view(list).substr(begin, end - begin)));
+    if (elements.back().empty()) {
+      return InvalidArgument(fmt::format("'{}' is not a list: an element is empty; write e.g. --kv k4v4,k3v3", list));
     }
+    begin = end + 1;
+  }
+  return elements;
+}
+
+Result<std::vector<std::string>> CheckKvList(const std::string& list) {
+  auto elements = ListElements(list);
+  if (!elements) return elements.error();
+  std::vector<std::string> names;
+  for (const std::string& element : *elements) {
     auto name = CheckKv(element);
     if (!name) return name.error();
     if (std::find(names.begin(), names.end(), *name) == names.end()) names.push_back(*name);
-    begin = end + 1;
   }
   return names;
 }

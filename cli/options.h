@@ -40,9 +40,11 @@ Result<llama::SessionOptions> MakeSessionOptions(const EngineOptions& options, c
 Result<size_t> ParseBytes(std::string_view text);
 
 // The canonical name of a spec of ours or of a cache of llama.cpp ("stock-q8_0"); says so when it is unknown or not in
-// this build.
+// this build. "auto" passes: a profile decides when the session is opened.
 Result<std::string> CheckKv(const std::string& kv);
-// The same for a comma-separated list; a spec that is named twice is taken once.
+// "a, b" -> a and b; an empty element is an error.
+Result<std::vector<std::string>> ListElements(const std::string& list);
+// CheckKv for a comma-separated list; a spec that is named twice is taken once.
 Result<std::vector<std::string>> CheckKvList(const std::string& list);
 bool IsStock(std::string_view kv);
 const std::vector<std::string>& StockCaches();

@@ -132,11 +132,11 @@ Status Generate(const RunOptions& options, llama::Session* session, int64_t ctx,
   return status;
 }
 
-Json RowOf(const llama::Session& session, const Answer& answer) {
+Json RowOf(const KvChoice& choice, const llama::Session& session, const Answer& answer) {
   const CacheUsage usage = session.Usage();
   Json row;
-  row["spec"] = session.kv();
-  row["bits_spec"] = BitsOf(session.kv(), session.model());
+  row["spec"] = NameOf(choice, session);
+  row["bits_spec"] = BitsOf(choice, session);
   row["bits_effective"] = usage.bits_effective;
   row["kv_bytes_used"] = usage.bytes_used;
   row["kv_bytes_reserved"] = usage.bytes_reserved;
@@ -156,12 +156,12 @@ Json RowOf(const llama::Session& session, const Answer& answer) {
   return row;
 }
 
-void PrintFigures(const llama::Session& session, const Answer& answer) {
+void PrintFigures(const KvChoice& choice, const llama::Session& session, const Answer& answer) {
   const CacheUsage usage = session.Usage();
   fmt::print(stderr,
              "{}, host mode {}, {} threads: prompt {} tokens at {:.1f} t/s, answer {} tokens at {:.1f} t/s (stop: {}); "
              "KV {} used, {} as f16 ({:.2f}x), {:.3f} bits a value\n",
-             session.kv(), llama::HostModeName(session.mode()), session.threads(), answer.prompt_tokens,
+             NameOf(choice, session), llama::HostModeName(session.mode()), session.threads(), answer.prompt_tokens,
              Rate(answer.prompt_tokens, answer.prefill_seconds), answer.tokens,
              Rate(answer.steps, answer.decode_seconds), answer.stop, Size(static_cast<double>(usage.bytes_used)),
              Size(static_cast<double>(usage.bytes_f16)), CompressionRatio(usage), usage.bits_effective);
@@ -171,12 +171,15 @@ Status RunPrompt(const RunOptions& options) {
   if (options.chat && options.no_chat) return InvalidArgument("--chat and --no-chat exclude each other: give one");
   const auto text = UserText(options);
   if (!text) return text.error();
-  const auto kv = CheckKv(options.kv);
-  if (!kv) return kv.error();
+  if (const auto kv = CheckKv(options.kv); !kv) return kv.error();
   if (Status status = CheckWritable(options.json); !status.ok()) return status;
-  const auto session_options = MakeSessionOptions(options.engine, *kv);
+  const auto session_options = MakeSessionOptions(options.engine, options.kv);
   if (!session_options) return session_options.error();
-  auto opened = llama::Session::Open(*session_options);
+  const auto profile = FindProfile(options.profile, options.engine, options.quiet);
+  if (!profile) return profile.error();
+  const auto choice = ChooseKv(options.kv, options.profile.bits, *profile);
+  if (!choice) return choice.error();
+  auto opened = llama::Session::Open(WithChoice(*session_options, *choice));
   if (!opened) return opened.error();
   llama::Session& session = **opened;
 
@@ -198,9 +201,9 @@ Status RunPrompt(const RunOptions& options) {
   progress.Finish();
 
   status = Generate(options, &session, ctx, options.json != "-", &answer);
-  if (!options.quiet) PrintFigures(session, answer);
+  if (!options.quiet) PrintFigures(*choice, session, answer);
   if (!options.json.empty()) {
-    const Status written = WriteText(options.json, Dump(Envelope(Json::array({RowOf(session, answer)}))));
+    const Status written = WriteText(options.json, Dump(Envelope(Json::array({RowOf(*choice, session, answer)}))));
     if (!written.ok()) return written;
   }
   return status;

@@ -6,12 +6,14 @@
 #include <string>
 
 #include "cli/options.h"
+#include "cli/profiles.h"
 #include "cli/sampler.h"
 
 namespace tersekv::cli {
 
 struct RunOptions {
   EngineOptions engine;
+  ProfileOptions profile;
   std::string kv = "k4v4";
   std::string prompt, file, system;
   bool chat = false, no_chat = false;  // neither: chat when the model has a template

@@ -11,6 +11,7 @@ CLI::App* AddRun(CLI::App* app, RunOptions* options) {
       ->envname("TERSEKV_KV")
       ->type_name("SPEC")
       ->capture_default_str();
+  AddProfileOptions(sub, &options->profile);
   sub->add_option("-p,--prompt", options->prompt, "Prompt; comes after the text of --file")->type_name("TEXT");
   sub->add_option("--file", options->file, "Prompt from a file; '-' is standard input")->type_name("FILE");
   sub->add_flag("--chat", options->chat, "Use the model's chat template (the default when it has one)");
@@ -40,6 +41,7 @@ CLI::App* AddRun(CLI::App* app, RunOptions* options) {
       "Examples:\n"
       "  tersekv run -m model.gguf -p \"Why is the sky blue?\" --kv k4v4 -n 128\n"
       "  tersekv run -m model.gguf --file book.txt -p \"Who is the butler?\" --kv k4v3 --kv-bytes 64M --json run.json\n"
+      "  tersekv run -m model.gguf --profile model.tkvp --bits 4 -p \"Why is the sky blue?\"\n"
       "  tersekv run --kv list");
   return sub;
 }

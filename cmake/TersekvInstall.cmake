@@ -8,13 +8,14 @@ include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/tersekv")
 
 install(DIRECTORY include/tersekv DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h"
-  PATTERN "llama.h" EXCLUDE)
+  PATTERN "llama.h" EXCLUDE PATTERN "llama_calibration.h" EXCLUDE)
 install(TARGETS tersekv EXPORT tersekvTargets)
 install(EXPORT tersekvTargets NAMESPACE tersekv:: DESTINATION "${package_dir}")
 if(TERSEKV_LLAMA)
   set_target_properties(tersekv_llama PROPERTIES EXPORT_NAME llama INSTALL_RPATH_USE_LINK_PATH ON)
   set_target_properties(tersekv_cli PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)  # finds libllama where it was linked
-  install(FILES include/tersekv/llama.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tersekv")
+  install(FILES include/tersekv/llama.h include/tersekv/llama_calibration.h
+    DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tersekv")
   install(TARGETS tersekv_llama EXPORT tersekvLlamaTargets)
   install(EXPORT tersekvLlamaTargets FILE tersekvLlamaTargets.cmake NAMESPACE tersekv:: DESTINATION "${package_dir}")
 endif()

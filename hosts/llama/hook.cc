@@ -10,8 +10,8 @@
 
 namespace tersekv::llama {
 
-Hook::Hook(KvCache* cache, std::vector<int> layer_ordinals, HostMode mode, int threads)
-    : cache_(cache), layer_ordinals_(std::move(layer_ordinals)), mode_(mode) {
+Hook::Hook(KvCache* cache, std::vector<int> layer_ordinals, HostMode mode, int threads, StatisticsSink* sink)
+    : cache_(cache), layer_ordinals_(std::move(layer_ordinals)), mode_(mode), sink_(sink) {
   if (mode_ == HostMode::kOverwrite) pool_ = std::make_unique<ThreadPool>(threads);
 }
 
@@ -86,7 +86,9 @@ void Hook::StartPass(const ggml_tensor* node) {
     status_ = Internal(fmt::format("the engine runs {} tokens where {} were given", next_ + n, tokens_.size()));
   }
   if (!status_.ok()) return;
-  status_ = cache_->BeginStep(std::span(tokens_).subspan(next_, n));
+  const auto step = std::span(tokens_).subspan(next_, n);
+  if (sink_ != nullptr) status_ = sink_->BeginStep(step);
+  if (status_.ok()) status_ = cache_->BeginStep(step);
   in_step_ = status_.ok();
   next_ += n;
 }
@@ -97,8 +99,12 @@ void Hook::Store(const ggml_tensor* node, int worker, int workers) {
   const NodeInfo info = ReadNode(node);
   const ggml_tensor* rows = node->src[0];
   TERSEKV_CHECK(rows->type == GGML_TYPE_F32 && rows->nb[0] == sizeof(float));
-  cache_->WriteRows(Ordinal(info.layer), info.kind == NodeKind::kStoreK ? Kv::kK : Kv::kV,
-                    static_cast<const float*>(rows->data), static_cast<ptrdiff_t>(rows->nb[1]), worker, workers);
+  const int layer = Ordinal(info.layer);
+  const Kv side = info.kind == NodeKind::kStoreK ? Kv::kK : Kv::kV;
+  const auto* data = static_cast<const float*>(rows->data);
+  const auto stride = static_cast<ptrdiff_t>(rows->nb[1]);
+  cache_->WriteRows(layer, side, data, stride, worker, workers);
+  if (sink_ != nullptr) sink_->WriteRows(layer, side, data, stride, worker, workers);
 }
 
 void Hook::Attend(ggml_tensor* node, int worker, int workers) {
@@ -123,7 +129,9 @@ void Hook::Attend(ggml_tensor* node, int worker, int workers) {
   queries.out = static_cast<float*>(node->data);
   queries.out_head_stride = static_cast<ptrdiff_t>(node->nb[1]);
   queries.out_token_stride = static_cast<ptrdiff_t>(node->nb[2]);
-  cache_->Attend(Ordinal(ReadNode(node).layer), params, queries, worker, workers);
+  const int layer = Ordinal(ReadNode(node).layer);
+  if (sink_ != nullptr) sink_->Attend(layer, params, queries, worker, workers);
+  cache_->Attend(layer, params, queries, worker, workers);
   if (worker == 0) {
     attention_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }

@@ -10,14 +10,18 @@
 #include "hosts/llama/graph.h"
 #include "src/base/thread_pool.h"
 #include "tersekv/cache.h"
+#include "tersekv/calibration.h"
 #include "tersekv/llama.h"
 
 namespace tersekv::llama {
 
 class Hook {
  public:
-  // cache: written by this hook only. layer_ordinals: by the model's layer number, -1 where there is no KV.
-  Hook(KvCache* cache, std::vector<int> layer_ordinals, HostMode mode, int threads);
+  // cache: written by this hook only. layer_ordinals: by the model's layer number, -1 where there is no KV. sink: sees
+  // the same rows and queries; may be null.
+  Hook(KvCache* cache, std::vector<int> layer_ordinals, HostMode mode, int threads, StatisticsSink* sink = nullptr);
+
+  void SetCache(KvCache* cache) { cache_ = cache; }  // between forward passes
 
   // Around one llama_decode of these tokens, in batch order.
   void Begin(std::span<const StepToken> tokens);
@@ -43,6 +47,7 @@ class Hook {
   KvCache* cache_;
   std::vector<int> layer_ordinals_;
   HostMode mode_;
+  StatisticsSink* sink_;
   std::unique_ptr<ThreadPool> pool_;  // overwrite mode
   std::vector<StepToken> tokens_;
   size_t next_ = 0;  // first token of the next forward pass

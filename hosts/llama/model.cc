@@ -11,6 +11,7 @@
 
 #include "hosts/llama/logging.h"
 #include "hosts/llama/probe.h"
+#include "hosts/llama/weights.h"
 
 namespace tersekv::llama {
 namespace {
@@ -68,6 +69,13 @@ Result<std::shared_ptr<const Model>> Load(const std::string& path) {
     return DataLoss(fmt::format("llama.cpp cannot load {}: {}", path, TakeEngineErrors()));
   }
   ModelInfo& info = model->info;
+  Result<std::string> fingerprint = FingerprintFile(path);
+  if (!fingerprint) return fingerprint.error();
+  info.fingerprint = *fingerprint;
+  info.name = MetaValue(model->model, "general.name");
+  if (info.name.empty()) info.name = std::filesystem::path(path).filename().string();
+  const llama_rope_type rope = llama_model_rope_type(model->model);
+  info.channel_order = rope == LLAMA_ROPE_TYPE_NEOX ? ChannelOrder::kHalf : ChannelOrder::kInterleaved;
   char text[256];
   llama_model_desc(model->model, text, sizeof text);
   info.description = text;

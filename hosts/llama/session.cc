@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "hosts/llama/cache_config.h"
 #include "hosts/llama/hook.h"
 #include "hosts/llama/logging.h"
 #include "hosts/llama/noise.h"
@@ -17,13 +18,28 @@ namespace {
 
 constexpr char kStockPrefix[] = "stock-";
 
+// Asks an empty cache with each sequence's share of the budget: what it says fits can be filled.
+Status CheckBudget(CacheConfig config, const SessionOptions& options) {
+  if (options.kv_bytes == 0) return {};
+  const size_t sequences = static_cast<size_t>(options.max_sequences);
+  config.byte_budget = std::max<size_t>(options.kv_bytes / sequences, 1);
+  Result<std::unique_ptr<KvCache>> cache = KvCache::Create(config);
+  if (!cache) return cache.error();
+  const int64_t fits = (*cache)->TokensThatFit(0);
+  if (fits >= options.ctx) return {};
+  return OutOfBudget(fmt::format(
+      "a context of {} tokens takes about {} bytes as {}, the budget is {}: {} tokens fit; lower the "
+      "context, raise the budget or use fewer bits",
+      options.ctx, FormulaBytes(config, options.ctx) * sequences, FormatSpec(config.spec), options.kv_bytes, fits));
+}
+
 class TerseSession : public SessionBase {
  public:
   TerseSession(std::shared_ptr<const Model> model, const SessionOptions& options, std::string kv,
                std::unique_ptr<KvCache> cache, HostMode mode)
       : SessionBase(std::move(model), options, std::move(kv)),
         cache_(std::move(cache)),
-        hook_(cache_.get(), model_->layer_ordinals, mode, options_.threads),
+        hook_(cache_.get(), model_->layer_ordinals, mode, options_.threads, options_.sink),
         mode_(mode) {}
 
   Status Start() {
@@ -45,6 +61,20 @@ class TerseSession : public SessionBase {
     const Status status = FillCacheWithNoise(seq, tokens, &pool, cache_.get());
     if (!status.ok()) cache_->Remove(seq);
     return status;
+  }
+  Status Reconfigure(const std::string& kv, std::shared_ptr<const Profile> profile,
+                     const std::vector<LayerBits>& layer_bits) override {
+    if (kv.starts_with(kStockPrefix))
+      return Unsupported("a packed cache cannot become llama.cpp's own: open a session");
+    CacheConfig config = cache_->config();
+    TERSEKV_RETURN_IF_ERROR(ConfigureCache(model_->info, kv, profile, layer_bits, &config));
+    Result<std::unique_ptr<KvCache>> cache = KvCache::Create(config);
+    if (!cache) return cache.error();
+    TERSEKV_RETURN_IF_ERROR(CheckBudget(config, options_));
+    cache_ = std::move(*cache);
+    hook_.SetCache(cache_.get());
+    kv_ = FormatSpec(config.spec);
+    return {};
   }
   CacheUsage Usage() const override { return cache_->Usage(); }
   HostMode mode() const override { return mode_; }
@@ -84,21 +114,6 @@ Status Resolve(const Model& model, SessionOptions* options) {
   return {};
 }
 
-// Asks an empty cache with each sequence's share of the budget: what it says fits can be filled.
-Status CheckBudget(CacheConfig config, const SessionOptions& options) {
-  if (options.kv_bytes == 0) return {};
-  const size_t sequences = static_cast<size_t>(options.max_sequences);
-  config.byte_budget = std::max<size_t>(options.kv_bytes / sequences, 1);
-  Result<std::unique_ptr<KvCache>> cache = KvCache::Create(config);
-  if (!cache) return cache.error();
-  const int64_t fits = (*cache)->TokensThatFit(0);
-  if (fits >= options.ctx) return {};
-  return OutOfBudget(fmt::format(
-      "a context of {} tokens takes about {} bytes as {}, the budget is {}: {} tokens fit; lower the "
-      "context, raise the budget or use fewer bits",
-      options.ctx, FormulaBytes(config, options.ctx) * sequences, FormatSpec(config.spec), options.kv_bytes, fits));
-}
-
 }  // namespace
 
 const char* HostModeName(HostMode mode) {
@@ -116,19 +131,18 @@ const char* HostModeName(HostMode mode) {
 Result<std::unique_ptr<Session>> Session::Open(const SessionOptions& given) {
   SessionOptions options = given;
   const bool stock = options.kv.starts_with(kStockPrefix);
-  CacheConfig config;
-  if (!stock) {
+  if (!stock) {  // before the model is loaded
     Result<KvSpec> spec = ParseSpec(options.kv);
     if (!spec) return spec.error();
-    TERSEKV_RETURN_IF_ERROR(CheckSupported(*spec));
-    config.spec = *spec;
+    if (spec->k.family != Family::kAuto) TERSEKV_RETURN_IF_ERROR(CheckSupported(*spec));
   }
   Result<std::shared_ptr<const Model>> model = LoadModel(options.model_path);
   if (!model) return model.error();
   TERSEKV_RETURN_IF_ERROR(Resolve(**model, &options));
   if (stock) return OpenStock(*model, options);
   TERSEKV_RETURN_IF_ERROR((*model)->packable);
-  config.layers = (*model)->info.layers;
+  CacheConfig config;
+  TERSEKV_RETURN_IF_ERROR(ConfigureCache((*model)->info, options.kv, options.profile, options.layer_bits, &config));
   config.byte_budget = options.kv_bytes;
   config.max_workers = options.threads;
   config.arithmetic = options.arithmetic;

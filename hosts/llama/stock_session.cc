@@ -27,6 +27,9 @@ class StockSession : public SessionBase {
       : SessionBase(std::move(model), options, options.kv), type_(type) {}
 
   Status Start() {
+    if (!options_.layer_bits.empty() || options_.sink != nullptr) {
+      return Unsupported("llama.cpp's own cache takes no bits of layers and no statistics: use a spec of ours");
+    }
     if (options_.kv_bytes != 0) {
       return Unsupported("llama.cpp's own cache takes no byte budget: drop it, or use a packed spec");
     }
@@ -86,6 +89,10 @@ class StockSession : public SessionBase {
     }
     lengths_[static_cast<size_t>(seq)] = tokens;
     return {};
+  }
+
+  Status Reconfigure(const std::string&, std::shared_ptr<const Profile>, const std::vector<LayerBits>&) override {
+    return Unsupported("llama.cpp's own cache cannot be reconfigured: open another session");
   }
 
   CacheUsage Usage() const override {

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "tersekv/cache.h"
+#include "tersekv/calibration.h"
+#include "tersekv/profile.h"
 #include "tersekv/status.h"
 
 namespace tersekv::llama {
@@ -33,10 +35,18 @@ struct SessionOptions {
   bool flash_attention = true;  // stock-* only
   bool self_test = true;        // two tokens against a stock context at Open
   Arithmetic arithmetic = Arithmetic::kInt16;
+  // Used where kv says mean=stats or mean=profile (kv() then says mean=profile), and by kv "auto", which becomes what
+  // the profile recommends. Refused when it is of another model.
+  std::shared_ptr<const Profile> profile;
+  std::vector<LayerBits> layer_bits;  // by KV layer, or empty: as kv says ("kNvN" only)
+  StatisticsSink* sink = nullptr;     // sees all that passes through our attention; lives longer than the session
 };
 
 struct ModelInfo {
+  std::string name;  // general.name, else the file's
   std::string description, architecture;
+  std::string fingerprint;  // differs for other weights, metadata or tokenizer (docs/hosts.md)
+  ChannelOrder channel_order = ChannelOrder::kInterleaved;  // of K rows as the engine makes them
   int64_t ctx_train = 0;
   int vocab = 0, heads = 0;
   std::vector<LayerShape> layers;
@@ -89,6 +99,11 @@ class Session {
   // measuring speed at a depth.
   virtual Status FillWithNoise(int32_t seq, int64_t tokens) = 0;
 
+  // Another cache in place of this one's, with the engine and the model as they are; histories are lost. Arguments as
+  // in SessionOptions. On failure the session is as it was. kUnsupported: stock-* on either side.
+  virtual Status Reconfigure(const std::string& kv, std::shared_ptr<const Profile> profile,
+                             const std::vector<LayerBits>& layer_bits) = 0;
+
   virtual CacheUsage Usage() const = 0;
   virtual const ModelInfo& model() const = 0;
   virtual const std::string& kv() const = 0;  // canonical spec
@@ -99,6 +114,11 @@ class Session {
  protected:
   Session() = default;
 };
+
+ModelIdentity IdentityOf(const ModelInfo& model);
+
+// What kv "auto" stands for with this profile: metadata "recommended_spec", else the probe's advice on quality.
+Result<std::string> RecommendedSpec(const Profile& profile);
 
 std::string LlamaVersion();  // of the library that is loaded
 

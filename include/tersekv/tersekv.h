@@ -6,6 +6,7 @@
 #include "tersekv/cache.h"
 #include "tersekv/calibration.h"
 #include "tersekv/codec.h"
+#include "tersekv/logits.h"
 #include "tersekv/profile.h"
 #include "tersekv/spec.h"
 #include "tersekv/status.h"

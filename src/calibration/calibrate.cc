@@ -118,7 +118,7 @@ class Calibrator {
         unit.layer = static_cast<int>(l);
         unit.side = side;
         for (const int width : options_.anchors) {
-          Bits bits(model_.layers.size());
+          Bits bits = Uniform(model_.layers.size(), kRawBits);
           (side == Kv::kK ? bits[l].k : bits[l].v) = width;
           const std::string what = fmt::format("layer {} {} at {} bits", l, side == Kv::kK ? "K" : "V", width);
           const Result<double> kl = Measure(bits, what);

@@ -44,8 +44,9 @@ Status CheckSupported(const KvSpec& spec) {
   if (spec.raw()) return {};
   const std::string text = FormatSpec(spec);
   if (spec.k.family == Family::kAuto) {
-    return Unsupported(fmt::format("'{}': auto needs a probe or a profile, which this version doesn't have; use {}",
-                                   text, NearestAvailable(spec)));
+    return Unsupported(
+        fmt::format("'{}': auto is what a profile recommends and a host puts in its place; without one use {}", text,
+                    NearestAvailable(spec)));
   }
   if (spec.scale && spec.mean == MeanMode::kOff) {
     return Unsupported(fmt::format("'{}': scale=on needs a mean; add scale=off or use mean=stats", text));

@@ -18,6 +18,8 @@ import unittest
 
 TERSEKV = ""
 MODEL = ""
+CACHE = pathlib.Path(os.environ.get("TERSEKV_CACHE_DIR") or pathlib.Path(
+    os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "tersekv")
 COLUMNS = ("spec bits_spec bits_effective kv_bytes_used kv_bytes_reserved kv_bytes_f16 ratio ppl dppl kl_mean "
            "kl_median kl_p99 kl_max top1 first_divergence decode_tps prefill_tps tokens context prefill").split()
 ENVELOPE = ["rows", "tersekv_version", "commit", "machine", "date"]
@@ -54,7 +56,7 @@ class Case(unittest.TestCase):
 class WithoutModel(Case):
     def test_version_and_help(self):
         self.assertRegex(self.ok("--version").stdout, r"^tersekv \d+\.\d+\.\d+ \(.+\)\n$")
-        for command in ("run", "eval", "bench", "codecs", "doctor"):
+        for command in ("run", "eval", "calibrate", "probe", "inspect", "bench", "codecs", "doctor"):
             self.assertIn(f"tersekv {command}", self.ok(command, "--help").stdout)
 
     def test_usage(self):
@@ -81,10 +83,25 @@ class WithoutModel(Case):
         (self.tmp / "t").write_text(TEXT)
         self.refused(2, ["k4v4,,", "empty"], "eval", "-m", "none.gguf", "--text", self.tmp / "t", "--kv", "k4v4,,")
 
+    def test_profiles_are_asked_for(self):
+        run = ("run", "-m", "none.gguf", "-p", "x")
+        self.refused(2, ["auto", "--profile", "--auto-calibrate", "tersekv calibrate"], *run, "--kv", "auto")
+        self.refused(2, ["mean=profile", "--profile"], *run, "--kv", "k4v4+mean=profile")
+        self.refused(2, ["--bits 4", "--profile"], *run, "--bits", "4")
+        self.refused(2, ["TERSEKV_BITS"], *run, TERSEKV_BITS="9")
+        self.refused(2, ["-o PROFILE"], "calibrate", "-m", "none.gguf")
+        self.refused(2, ["'x'", "2 to 8"], "calibrate", "-m", "none.gguf", "-o", self.tmp / "p", "--bits", "4,x")
+        (self.tmp / "short").write_bytes(b"no profile")
+        self.refused(1, ["short"], *run, "--profile", self.tmp / "short")
+
     def test_missing_files(self):
         self.refused(1, ["none.gguf"], "run", "-m", "none.gguf", "-p", "x")
         self.refused(1, ["none.txt"], "run", "-m", "none.gguf", "--file", "none.txt")
         self.refused(1, ["none.txt"], "eval", "-m", "none.gguf", "--text", "none.txt")
+        self.refused(1, ["none.tkvp"], "run", "-m", "none.gguf", "-p", "x", "--profile", "none.tkvp")
+        self.refused(1, ["none.tkvp"], "inspect", "none.tkvp")
+        self.refused(1, ["none.gguf"], "probe", "-m", "none.gguf")
+        self.refused(1, ["none.gguf"], "calibrate", "-m", "none.gguf", "-o", self.tmp / "p")
         self.refused(1, ["no/folder"], "run", "-m", "none.gguf", "-p", "x", "--json", "no/folder/a.json")
 
     def test_codecs(self):
@@ -209,6 +226,95 @@ class WithoutModel(Case):
         self.assertRegex(done.stdout.splitlines()[-1], r"^verdict: NOT ready: host: .*none\.gguf")
 
 
+class WithSmallModel(Case):
+    """A random model of two layers, which a helper makes (tests/tools): calibration takes seconds."""
+
+    @classmethod
+    def setUpClass(cls):
+        python = os.environ.get("TERSEKV_TEST_PYTHON") or next(map(str, CACHE.glob("venv-gguf-*/bin/python")), "")
+        if not os.path.isfile(python):
+            raise unittest.SkipTest(f"no Python with the gguf package under {CACHE}: scripts/setup.sh installs it")
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        make = pathlib.Path(__file__).parents[1] / "tools" / "make_model.py"
+        for name, seed in (("small", 1), ("other", 2)):
+            subprocess.run([python, make, "random", "--arch", "llama", "--heads", "4", "--kv-heads", "2", "--head-dim",
+                            "32", "--seed", str(seed), "--out", cls.folder / f"{name}.gguf"], check=True,
+                           capture_output=True)
+        cls.small, cls.other = cls.folder / "small.gguf", cls.folder / "other.gguf"
+        cls.text, cls.profile = cls.folder / "text", cls.folder / "small.tkvp"
+        cls.text.write_text(TEXT)
+        cls.made = tersekv("calibrate", "-m", cls.small, "--text", cls.text, "--tokens", "1000", "--bits", "3,4",
+                           "--kl-contexts", "1", "--kl-context", "300", "-o", cls.profile, "--json",
+                           cls.folder / "table.json")
+
+    def test_calibrate(self):
+        self.assertEqual(self.made.returncode, 0, self.made.stderr)
+        self.assertRegex(self.made.stderr, r"run (\d+) of \1: done")
+        self.assertIn("K bits by layer", self.made.stdout)
+        rows = json.loads((self.folder / "table.json").read_text())["rows"]
+        self.assertEqual([row["bits"] for row in rows], [3, 4])
+        for row in rows:
+            self.assertLessEqual(row["measured_kl"], row["uniform_kl"])
+            self.assertEqual(len(row["k_bits"]), len(row["v_bits"]))
+
+    def test_inspect(self):
+        text = self.ok("inspect", self.profile).stdout
+        for word in ("random llama", "fingerprint", "interleaved", "recommended_spec", "bytes/token"):
+            self.assertIn(word, text)
+        row = json.loads(self.ok("inspect", self.profile, "--json").stdout)["rows"][0]
+        self.assertEqual([entry["bits"] for entry in row["byte_budget_table"]], [3, 4])
+        cut = self.folder / "cut.tkvp"
+        cut.write_bytes(self.profile.read_bytes()[:-100])
+        self.refused(1, ["cut.tkvp"], "inspect", cut)
+
+    def test_run_with_a_profile(self):
+        run = ("run", "-m", self.small, "-p", TEXT[:600], "-n", "3", "--temp", "0", "--no-chat", "--ctx", "1024")
+        self.assertIn("k4v4+mean=profile, ", self.ok(*run, "--profile", self.profile).stderr)
+        self.assertIn("bits=4, ", self.ok(*run, "--profile", self.profile, "--bits", "4").stderr)
+        self.assertIn("bits=3, ", self.ok(*run, TERSEKV_PROFILE=str(self.profile), TERSEKV_BITS="3").stderr)
+        self.assertIn("+mean=profile, ", self.ok(*run, "--profile", self.profile, "--kv", "auto").stderr)
+        self.refused(1, ["5 bits", "3, 4"], *run, "--profile", self.profile, "--bits", "5")
+        other = tersekv("run", "-m", self.other, "-p", "x", "--profile", self.profile)
+        self.assertEqual((other.returncode, other.stdout), (2, ""))
+        self.assertRegex(other.stderr, r"profile is of .*random llama.*the model is .*random llama")
+
+    def test_eval_compares_with_and_without(self):
+        kv = "k4v4,k4v4+mean=profile,bits=3,auto"
+        rows = json.loads(self.ok("eval", "-m", self.small, "--text", self.text, "--ctx", "300", "--tokens", "150",
+                                  "--profile", self.profile, "--kv", kv, "--bits", "4", "--json", "-",
+                                  "--quiet").stdout)["rows"]
+        specs = [row["spec"] for row in rows]
+        self.assertEqual(specs[:4] + specs[5:], ["f16", "k4v4", "k4v4+mean=profile", "bits=3", "bits=4"])
+        self.assertLessEqual(rows[3]["bits_spec"], 3.5 + 1e-9)  # 3 and a scale of 16 bits a row of 32
+        self.refused(2, ["bits=9"], "eval", "-m", self.small, "--text", self.text, "--kv", "bits=9", "--profile",
+                     self.profile)
+
+    def test_auto_calibrate_once(self):
+        run = ("run", "-m", self.small, "-p", "x", "-n", "1", "--no-chat", "--ctx", "256", "--auto-calibrate", "--kv",
+               "auto")
+        env = {"TERSEKV_CACHE_DIR": str(self.tmp)}
+        first = self.ok(*run, "--calibration-text", self.text, **env)
+        self.assertIn("calibrating", first.stderr)
+        kept = list((self.tmp / "profiles").glob("*.tkvp"))
+        self.assertEqual(len(kept), 1)
+        self.assertNotIn("calibrating", self.ok(*run, **env).stderr)
+        kept[0].write_bytes(b"damaged")
+        self.assertIn("made again", self.ok(*run, "--calibration-text", self.text, **env).stderr)
+
+    def test_probe(self):
+        svg = self.tmp / "probe.svg"
+        args = ("probe", "-m", self.small, "--text", self.text, "--tokens", "1000")
+        text = self.ok(*args, "--svg", svg).stdout
+        for word in ("|K|/|V|", "recommended, quality first: k", "recommended, balanced: k", "  - "):
+            self.assertIn(word, text)
+        self.assertTrue(svg.read_text().startswith("<svg ") and svg.read_text().endswith("</svg>\n"))
+        rows = json.loads(self.ok(*args, "--json").stdout)["rows"]
+        self.assertEqual([row["mode"] for row in rows[-2:]], ["quality", "balanced"])
+        self.ok("probe", "--profile", self.profile)
+
+
 class WithModel(Case):
     def setUp(self):
         super().setUp()
@@ -305,9 +411,7 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit("usage: cli_test.py TERSEKV [MODEL]")
     TERSEKV = sys.argv.pop(1)
-    default = pathlib.Path(os.environ.get("TERSEKV_CACHE_DIR") or pathlib.Path(
-        os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "tersekv")
-    MODEL = os.environ.get("TERSEKV_TEST_MODEL") or str(default / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf")
+    MODEL = os.environ.get("TERSEKV_TEST_MODEL") or str(CACHE / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf")
     if len(sys.argv) > 1 and not sys.argv[1].startswith("-") and os.sep in sys.argv[1]:
         MODEL = sys.argv.pop(1)
     unittest.main(verbosity=2)
