@@ -27,9 +27,12 @@ TEST(MeasureDistortion, IsWhatIsExpectedOfGaussianRows) {
         EXPECT_EQ(expected.has_value(), !spec.raw() || spec.k.family == Family::kF32) << info.spec;
         if (!expected) continue;
         const double measured = Measure(spec, side, d, rows);
-        // fp8: .00067 measured over all d, .00070 published with one scale a tensor.
-        const double tolerance = spec.k.family == Family::kFp8 ? 0.08 : spec.k.family == Family::kProd ? 0.05 : 0.03;
-        EXPECT_NEAR(measured, *expected, tolerance * *expected) << info.spec << " d " << d;
+        // Expected are levels in a known scale: fitting it to each vector takes up to 2.5 / d off. fp8: .00067
+        // measured, .00070 published.
+        const double more = spec.k.family == Family::kProd ? 0.05 : 0.03;
+        const double less = more + 2.5 / d + (spec.k.family == Family::kFp8 ? 0.04 : 0);
+        EXPECT_LT(measured, (1 + more) * *expected) << info.spec << " d " << d;
+        EXPECT_GT(measured, (1 - less) * *expected) << info.spec << " d " << d;
       }
     }
   }
