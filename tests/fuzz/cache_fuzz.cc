@@ -33,8 +33,8 @@ constexpr const char* kSpecs[] = {
     "k8v5+rot=none+win=128",
     "bf16",
 };
-constexpr int kSequences = 4, kMostTokens = 700, kMostSteps = 60;
-constexpr int kSizes[] = {1, 2, 1, 3, 7, 31, 64, 65, 130, 200};
+constexpr int kSequences = 4, kMostTokens = 400, kMostSteps = 40;
+constexpr int kSizes[] = {1, 2, 1, 3, 7, 20, 33, 64, 70, 135};
 
 class Driver {
  public:
@@ -42,7 +42,7 @@ class Driver {
     CacheConfig config;
     const size_t spec = in->Byte() % std::size(kSpecs);
     config.spec = ParseSpec(kSpecs[spec]).value();
-    config.layers = {{2, 1, 32, 64}, {4, 2, 32, 32}};
+    config.layers = {{2, 1, 32, 64}, {2, 2, 32, 32}};
     const uint8_t given = in->Byte();
     if (given & 1) config.layer_bits = {{4, 3}, {2, 8}};
     if (given & 2) config.statistics = {Statistics(1, 32, 64), Statistics(2, 32, 32)};
