@@ -189,6 +189,11 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheConfig& config) {
   }
   TERSEKV_RETURN_IF_ERROR(CheckLayerBits(config));
   TERSEKV_RETURN_IF_ERROR(CheckStatistics(config));
+  if (const size_t bytes = History::GivenStatisticsBytes(config);
+      config.byte_budget != 0 && bytes > config.byte_budget) {
+    return OutOfBudget(fmt::format("the KV budget of {} bytes is less than the {} bytes of the profile's statistics",
+                                   config.byte_budget, bytes));
+  }
   return std::unique_ptr<KvCache>(std::make_unique<CpuKvCache>(config));
 }
 

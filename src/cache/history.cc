@@ -78,6 +78,11 @@ History::History(CacheConfig config, std::unique_ptr<const Encoder> encoder)
   }
 }
 
+size_t History::GivenStatisticsBytes(const CacheConfig& config) {
+  const std::shared_ptr<const Statistics> stats = GivenStatistics(config);
+  return stats ? stats->bytes() : 0;
+}
+
 const Sequence* History::Find(int32_t id) const {
   const auto it = sequences_.find(id);
   return it == sequences_.end() ? nullptr : &it->second;

@@ -55,7 +55,9 @@ struct LayerView {
 
 class History {
  public:
+  // The budget takes GivenStatisticsBytes(config) at least.
   History(CacheConfig config, std::unique_ptr<const Encoder> encoder);
+  static size_t GivenStatisticsBytes(const CacheConfig& config);  // what an empty cache holds
 
   Status BeginStep(std::span<const StepToken> tokens);
   void WriteRows(int layer, Kv side, const float* rows, ptrdiff_t row_stride, int worker, int workers);

@@ -2,6 +2,7 @@
 // Rows of the running step: kept as f16, measured once a sequence, packed as they leave the window.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -162,7 +163,9 @@ void History::UnpackTail(Sequence* sequence, int64_t begin) {
           uint16_t* out = sequence->layers[l].ring[static_cast<int>(kv)].get() +
                           static_cast<size_t>(order % sequence->ring_capacity) * width +
                           static_cast<size_t>(head) * static_cast<size_t>(side.d);
-          for (int c = 0; c < side.d; ++c) out[c] = F32ToF16(row[static_cast<size_t>(c)]);
+          for (int c = 0; c < side.d; ++c) {  // what is decoded may lie above the largest row that was stored
+            out[c] = F32ToF16(std::clamp(row[static_cast<size_t>(c)], -65504.0f, 65504.0f));
+          }
         }
       }
     }

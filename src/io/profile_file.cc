@@ -38,6 +38,10 @@ Result<Profile> ParseProfile(std::string_view bytes, const std::string& name) {
   if (const Status s = ValidateProfile(*profile); !s.ok()) {
     return DataLoss(fmt::format("'{}': {}", name, s.message()));
   }
+  // JSON says the same in many ways: fields twice, spaces, other digits. One of them is a profile.
+  if (const Result<std::string> written = SerializeProfile(*profile); !written || *written != bytes) {
+    return DataLoss(fmt::format("'{}' holds a profile in other bytes than it is written in: make it again", name));
+  }
   return profile;
 }
 

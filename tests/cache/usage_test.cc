@@ -167,6 +167,19 @@ TEST_P(Budget, TakesExactlyTheTokensThatItSaysFit) {
   }
 }
 
+TEST(Statistics, AreRefusedByABudgetTheyDoNotFit) {
+  Model model = reference::MakeModel("k4v4", {{4, 2, 64, 64}});
+  const std::vector<float> ones(128, 1.0f);
+  model.config.statistics = {{ones, ones, ones, ones}};
+  const size_t bytes = reference::MakeCache(model)->Usage().bytes_reserved;
+  EXPECT_GE(bytes, 6 * 128 * sizeof(float));
+  model.config.byte_budget = bytes;
+  EXPECT_EQ(reference::MakeCache(model)->TokensThatFit(0), 0);
+  model.config.byte_budget = bytes - 1;
+  const Status status = KvCache::Create(model.config).status();
+  EXPECT_EQ(status.code(), StatusCode::kOutOfBudget);
+  EXPECT_THAT(status.message(), HasSubstr(std::to_string(bytes)));
+}
 TEST_P(Budget, AFailedBeginChangesNothing) {
   const Model model = SmallModel(600 << 10), free = SmallModel(0);
   auto cache = reference::MakeCache(model), twin = reference::MakeCache(free);

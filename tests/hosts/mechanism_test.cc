@@ -15,16 +15,8 @@ namespace {
 
 constexpr double kF32Limit = 1e-5, kF16Limit = 2e-3;
 
-class Mechanism : public DemoModelTest {
+class Mechanism : public MadeDemoModelTest {
  protected:
-  void SetUp() override {
-    DemoModelTest::SetUp();
-    if (!IsSkipped() && !std::filesystem::exists(TestPython())) {
-      GTEST_SKIP() << "no Python with the gguf package at " << TestPython()
-                   << ": run scripts/setup.sh, or set TERSEKV_TEST_PYTHON";
-    }
-  }
-
   struct Case {
     const char* kv;
     HostMode mode;

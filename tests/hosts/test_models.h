@@ -77,6 +77,12 @@ inline std::string F32DemoModel() {
   return MakeModel("SmolLM2-135M-Instruct.f32.gguf", fmt::format("f32 --in '{}'", DemoModel()));
 }
 
+// The same with a pair of channels that RoPE does not turn, and keys offset by `norm` on it (0: none).
+inline std::string HardKeyModel(int norm) {
+  return MakeModel(fmt::format("SmolLM2-135M-Instruct.hard-keys-{}.gguf", norm),
+                   fmt::format("hard-keys --norm {} --in '{}'", norm, DemoModel()));
+}
+
 // Tests that make models; skipped where the helper's Python is not installed.
 class MadeModelTest : public ::testing::Test {
  protected:
@@ -94,6 +100,18 @@ class DemoModelTest : public ::testing::Test {
   void SetUp() override {
     if (!std::filesystem::exists(DemoModel())) {
       GTEST_SKIP() << "no demo model at " << DemoModel() << ": run scripts/setup.sh, or set TERSEKV_TEST_MODEL";
+    }
+  }
+};
+
+// Tests on models that are made from the demo model.
+class MadeDemoModelTest : public DemoModelTest {
+ protected:
+  void SetUp() override {
+    DemoModelTest::SetUp();
+    if (!IsSkipped() && !std::filesystem::exists(TestPython())) {
+      GTEST_SKIP() << "no Python with the gguf package at " << TestPython()
+                   << ": run scripts/setup.sh, or set TERSEKV_TEST_PYTHON";
     }
   }
 };

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -62,6 +63,24 @@ TEST(ProfileFile, RoundTrip) {
   ASSERT_TRUE(back) << back.status().ToString();
   EXPECT_TRUE(*back == profile);
   EXPECT_EQ(Bytes(*back), bytes);
+}
+
+// The same header with eight spaces after its first brace, under a good checksum.
+TEST(ProfileFile, OtherBytesOfTheSameProfileAreRefused) {
+  const std::string bytes = Bytes(SmallProfile());
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), 8);
+  std::string text = bytes.substr(8, length), spaced(8, '\0');
+  length += 8;
+  std::memcpy(spaced.data(), &length, 8);
+  spaced += text.insert(1, 8, ' ') + bytes.substr(length);
+  const std::string field = "\"checksum\":\"";
+  const size_t digits = spaced.find(field) + field.size();
+  spaced.replace(digits, 16, 16, '0');
+  spaced.replace(digits, 16, fmt::format("{:016x}", Crc64(spaced)));
+  const Status status = ParseProfile(spaced, "p.tkv").status();
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("other bytes"));
 }
 
 TEST(ProfileFile, IsSafetensors) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the GGUF files that the tests load: f32 copies, small random models, cut-off files."""
+"""Makes the GGUF files that the tests load: f32 copies, hard-key models, small random models, cut-off files."""
 import argparse
 import contextlib
 import hashlib
@@ -9,6 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
+from hard_keys import HARD_KEYS_HELP, hard_key_tensors
 from random_model import MAX_VOCAB, MIN_VOCAB, RANDOM_HELP, UserError, check_random, write_random
 
 # gguf and numpy are imported where they are used: --help and a skipped call need neither and stay fast.
@@ -16,6 +17,7 @@ from random_model import MAX_VOCAB, MIN_VOCAB, RANDOM_HELP, UserError, check_ran
 EPILOG = """\
 examples:
   make_model.py f32 --in MODEL.gguf --out MODEL.f32.gguf
+  make_model.py hard-keys --in MODEL.gguf --norm 600 --out MODEL.hard.gguf
   make_model.py random --heads 8 --kv-heads 2 --head-dim 64 --out gqa4.gguf
   make_model.py random --arch gemma2 --heads 4 --window 128 --out window.gguf
   make_model.py truncate --in MODEL.gguf --bytes 100000 --out cut.gguf
@@ -117,7 +119,8 @@ def raw_value(field):
 # --- f32 -----------------------------------------------------------------------------------------------------
 
 
-def write_f32(source, path):
+def write_f32(source, path, more=None):
+    """more: what gives, for a reader, further tensors {name: f32 array}."""
     import gguf
     import numpy as np
 
@@ -128,6 +131,10 @@ def write_f32(source, path):
     arch = value(reader, "general.architecture")
     if not arch:
         raise UserError(f"{source} has no general.architecture")
+    added = more(reader, arch) if more else {}
+    for name in added:
+        if any(t.name == name for t in reader.tensors):
+            raise UserError(f"{source} has a tensor {name} of its own")
 
     writer = gguf.GGUFWriter(path, arch)
     writer.data_alignment = int(reader.alignment)
@@ -158,12 +165,16 @@ def write_f32(source, path):
     for t in reader.tensors:
         dtype = t.data.dtype if t.tensor_type in integers else np.dtype(np.float32)
         writer.add_tensor_info(t.name, [int(n) for n in reversed(t.shape)], dtype, t.n_elements * dtype.itemsize)
+    for name, tensor in added.items():
+        writer.add_tensor_info(name, list(tensor.shape), tensor.dtype, tensor.nbytes)
     with contextlib.closing(writer):
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         for t in reader.tensors:  # one in memory at a time
             writer.write_tensor_data(convert(t))
+        for tensor in added.values():
+            writer.write_tensor_data(tensor)
 
 
 # --- truncate and info ---------------------------------------------------------------------------------------
@@ -254,6 +265,18 @@ def parse_arguments():
     sub = command("f32", "copy of a GGUF file with every tensor dequantised to f32 and all metadata kept")
     add_in_out(sub)
     sub.set_defaults(run=lambda args: make_output(args, lambda path: write_f32(args.input, path)))
+
+    sub = command("hard-keys", "f32 copy whose keys have a large constant offset", HARD_KEYS_HELP)
+    add_in_out(sub)
+    sub.add_argument("--norm", type=at_least(0), default=600, metavar="N", help="of the offset, default 600; 0: none")
+
+    def run_hard_keys(args):
+        make_output(
+            args,
+            lambda path: write_f32(args.input, path, lambda reader, arch: hard_key_tensors(reader, arch, args.norm)),
+        )
+
+    sub.set_defaults(run=run_hard_keys)
 
     sub = command("random", "model with random weights", RANDOM_HELP)
     count = at_least(1)
