@@ -75,7 +75,7 @@ class WithoutModel(Case):
         self.refused(2, ["k4w4", "k4v4"], *run, "k4w4")
         self.refused(2, ["1", "k1v4", "2 to 8"], *run, "k1v4")
         self.refused(2, ["9", "k9v4", "2 to 8"], *run, "k9v4")
-        self.refused(1, ["auto", "k4v4"], *run, "auto")
+        self.refused(2, ["auto", "--profile"], *run, "auto")
         self.refused(2, ["stock-q3", "stock-q4_0"], *run, "stock-q3")
         self.refused(2, ["k9v4"], "run", "-m", "none.gguf", "-p", "x", TERSEKV_KV="k9v4")
         (self.tmp / "t").write_text(TEXT)
