@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cstring>
+#include <ctime>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -146,11 +146,17 @@ class Bench {
     std::unique_ptr<VectorCodec> codec;
     std::vector<uint8_t> records;
   };
+  // Of this thread on a core: others on a busy machine don't count.
+  static double Now() {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  }
   template <class F>
   static double Seconds(const F& f) {
-    const auto start = std::chrono::steady_clock::now();
+    const double start = Now();
     f();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return Now() - start;
   }
   const Timed* Find(const std::string& name) const {
     for (const Timed& timed : timed_) {
@@ -253,11 +259,12 @@ CLI::App* AddBenchCodec(CLI::App* app, BenchCodecOptions* options) {
   AddJsonOption(sub, &options->json);
   sub->add_flag("--quiet", options->quiet, "No progress");
   sub->footer(
-      "GB/s of fp32 vectors, K and V together, of one thread: mean, scale, rotation and packing included. Bytes and\n"
-      "values of every codec are compared with plain code on each SIMD target first, and the distortion with theory.\n"
-      "ggml-*: llama.cpp's own quantisers, without statistics or rotation. The last two columns divide by the rates "
-      "of\n"
-      "the peer: the same format, else the one next in bits. Medians and quartiles of --repeat rounds.\n\n"
+      "GB/s of fp32 vectors, K and V together, per second of one thread on a core: mean, scale, rotation and packing\n"
+      "included. Bytes and values of every codec are compared with plain code on each SIMD target first, and the\n"
+      "distortion with theory. ggml-*: llama.cpp's own quantisers, without statistics or rotation. The last two "
+      "columns\n"
+      "divide by the rates of the peer: the same format, else the one next in bits. Medians and quartiles of --repeat\n"
+      "rounds.\n\n"
       "Example:\n"
       "  tersekv bench codec --kv k4v4,q4_0 --dims 128 --json codec.json\n"
       "  tersekv bench codec --kv k4v4,k3v3 --rows keys.npy");

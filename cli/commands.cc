@@ -16,6 +16,7 @@
 #include "cli/calibrate.h"
 #include "cli/codecs.h"
 #include "cli/doctor.h"
+#include "cli/dump_kv.h"
 #include "cli/eval.h"
 #include "cli/inspect.h"
 #include "cli/options.h"
@@ -26,7 +27,8 @@
 namespace tersekv::cli {
 namespace {
 
-constexpr const char* kCommands[] = {"run", "eval", "calibrate", "probe", "inspect", "bench", "codecs", "doctor"};
+constexpr const char* kCommands[] = {"run",   "eval",   "calibrate", "probe", "inspect",
+                                     "bench", "codecs", "dump-kv",   "doctor"};
 
 // One line that names what is wrong and where to look.
 int UsageError(std::string message, const std::string& help) {
@@ -71,6 +73,7 @@ int Main(int argc, const char* const* argv) {
   BenchCodecOptions bench_codec;
   BenchE2eOptions bench_e2e;
   CodecsOptions codecs;
+  DumpKvOptions dump_kv;
   DoctorOptions doctor;
   const CLI::App* run_command = AddRun(&app, &run);
   const CLI::App* eval_command = AddEval(&app, &eval);
@@ -83,6 +86,7 @@ int Main(int argc, const char* const* argv) {
   const CLI::App* bench_codec_command = AddBenchCodec(bench_command, &bench_codec);
   AddBenchE2e(bench_command, &bench_e2e);
   const CLI::App* codecs_command = AddCodecs(&app, &codecs);
+  const CLI::App* dump_kv_command = AddDumpKv(&app, &dump_kv);
   AddDoctor(&app, &doctor);
 
   const std::string first = argc > 1 ? argv[1] : "";
@@ -112,6 +116,7 @@ int Main(int argc, const char* const* argv) {
   if (bench_codec_command->parsed()) return BenchCodec(bench_codec);
   if (bench_command->parsed()) return bench_attend_command->parsed() ? BenchAttend(bench_attend) : BenchE2e(bench_e2e);
   if (codecs_command->parsed()) return Codecs(codecs);
+  if (dump_kv_command->parsed()) return DumpKv(dump_kv);
   return Doctor(doctor);
 }
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -111,6 +112,16 @@ Result<Rows> ParseNpy(const std::string& text, const std::string& name) {
                                   : static_cast<float>(At<double>(p));
   }
   return rows;
+}
+
+std::string NpyHeader(const std::string& type, const std::vector<size_t>& shape) {
+  constexpr size_t kPrefix = 10, kAlign = 64;
+  std::string text =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", type, fmt::join(shape, ", "));
+  text.append(kAlign - (kPrefix + text.size() + 1) % kAlign, ' ');
+  text += '\n';
+  const auto length = static_cast<uint16_t>(text.size());
+  return std::string("\x93NUMPY\x01\x00", 8) + static_cast<char>(length & 0xff) + static_cast<char>(length >> 8) + text;
 }
 
 }  // namespace tersekv::cli

@@ -22,5 +22,7 @@ struct Rows {
 // The text of a .npy file: little-endian f2, f4 or f8 in C order, [..., head_dim]; all axes but the last are rows.
 // `name` is for messages.
 Result<Rows> ParseNpy(const std::string& text, const std::string& name);
+// What a .npy file of this type ("<f2", "<f4") and shape begins with; the values follow.
+std::string NpyHeader(const std::string& type, const std::vector<size_t>& shape);
 
 }  // namespace tersekv::cli

@@ -153,7 +153,7 @@ def picture(title, points, least):
     for power in range(-5, 1):
         y = y_of(10**power)
         out.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#e5e7eb"/>')
-        out.append(text(LEFT - 8, y + 4, f"{10**power:g}" if power > -4 else f"1e{power}", anchor="end"))
+        out.append(text(LEFT - 8, y + 4, f"{10**power:g}" if power > -3 else f"1e{power}", anchor="end"))
     for bits in range(2, 10):
         x = x_of(bits)
         out.append(f'<path d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#e5e7eb"/>')
@@ -161,7 +161,7 @@ def picture(title, points, least):
     out.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, "bits a value, scales included", 13, "middle"))
     out.append(text(0, 0, "squared error / power about the mean", 13, "middle",
                     f' transform="translate(18 {(TOP + HEIGHT - BOTTOM) / 2:.0f}) rotate(-90)"'))
-    line = " ".join(f"{x_of(b):.1f},{y_of(d):.1f}" for b, d in least)
+    line = " ".join(f"{x_of(b):.1f},{y_of(d):.1f}" for b, d in least if math.log10(d) > LOGS[0])
     out.append(f'<polyline points="{line}" fill="none" stroke="#111827" stroke-width="1.5"/>')
     legend = [("bound", None, None)]
     for name, colour, kind, specs in FAMILIES:
@@ -173,7 +173,8 @@ def picture(title, points, least):
     for name in FORMATS:
         x, y = x_of(points[name][0]), y_of(points[name][1])
         out.append(marker("square", x, y, "#4b5563"))
-        out.append(text(x + 6, y - 5, name, 10, extra=' fill="#4b5563"'))
+        below = name in ("nvfp4", "int8")  # beside another one
+        out.append(text(x + 6, y + (12 if below else -5), name, 10, extra=' fill="#4b5563"'))
     legend.append(("formats of engines, not rotated", "#4b5563", "square"))
     for i, (name, colour, kind) in enumerate(legend):
         y = TOP + 16 + 18 * i

@@ -127,7 +127,7 @@ TEST(CApi, CreateRefusesWhatIsWrong) {
   EXPECT_EQ(code([](auto* c) { c->struct_size += 8; }), TERSEKV_INVALID_ARGUMENT);
   EXPECT_EQ(code([](auto* c) { c->spec = nullptr; }), TERSEKV_INVALID_ARGUMENT);
   EXPECT_EQ(code([](auto* c) { c->spec = "k4"; }), TERSEKV_INVALID_ARGUMENT);
-  EXPECT_EQ(code([](auto* c) { c->spec = "fp8"; }), TERSEKV_UNSUPPORTED);
+  EXPECT_EQ(code([](auto* c) { c->spec = "auto"; }), TERSEKV_UNSUPPORTED);
   EXPECT_EQ(code([](auto* c) { c->layers = nullptr; }), TERSEKV_INVALID_ARGUMENT);
   EXPECT_EQ(code([](auto* c) { c->n_layers = 0; }), TERSEKV_INVALID_ARGUMENT);
   EXPECT_EQ(code([](auto* c) { c->n_layers = -1; }), TERSEKV_INVALID_ARGUMENT);

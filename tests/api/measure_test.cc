@@ -31,8 +31,8 @@ TEST(MeasureDistortion, IsWhatIsExpectedOfGaussianRows) {
         // measured, .00070 published.
         const double more = spec.k.family == Family::kProd ? 0.05 : 0.03;
         const double less = more + 2.5 / d + (spec.k.family == Family::kFp8 ? 0.04 : 0);
-        EXPECT_LT(measured, (1 + more) * *expected) << info.spec << " d " << d;
-        EXPECT_GT(measured, (1 - less) * *expected) << info.spec << " d " << d;
+        EXPECT_LE(measured, (1 + more) * *expected) << info.spec << " d " << d;
+        EXPECT_GE(measured, (1 - less) * *expected) << info.spec << " d " << d;
       }
     }
   }
