@@ -28,9 +28,11 @@ endif()
 
 add_library(tersekv_options INTERFACE)
 # Packed bytes are identical on every machine only when nothing contracts a*b+c behind our back (docs/numerics.md).
-target_compile_options(tersekv_options INTERFACE -ffp-contract=off -Wall -Wextra -Wshadow -Wconversion
-  -Wno-sign-conversion $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds>  # GCC 12 sees both in std containers where there are none
+set(tersekv_warnings -ffp-contract=off -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds>  # GCC 12 sees both in std containers where there are none
   $<$<BOOL:${TERSEKV_WERROR}>:-Werror>)
+target_compile_options(tersekv_options INTERFACE "$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${tersekv_warnings}>"
+  "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${TERSEKV_WERROR}>>:-Werror=all-warnings>")
 target_include_directories(tersekv_options INTERFACE "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}")
 target_link_libraries(tersekv_options INTERFACE fmt::fmt)
 

@@ -5,9 +5,11 @@
 #include <bit>
 #include <cstdint>
 
+#include "src/base/host_device.h"
+
 namespace tersekv {
 
-inline float F16ToF32(uint16_t h) {
+TERSEKV_HOST_DEVICE inline float F16ToF32(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
   const uint32_t magnitude = static_cast<uint32_t>(h & 0x7fffu) << 13;
   if ((h & 0x7c00u) == 0x7c00u) return std::bit_cast<float>(sign | magnitude | 0x7f800000u);  // inf, nan
@@ -16,7 +18,7 @@ inline float F16ToF32(uint16_t h) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
 }
 
-inline uint16_t F32ToF16(float f) {
+TERSEKV_HOST_DEVICE inline uint16_t F32ToF16(float f) {
   const uint32_t bits = std::bit_cast<uint32_t>(f);
   const uint32_t sign = (bits >> 16) & 0x8000u;
   const uint32_t magnitude = bits & 0x7fffffffu;
@@ -30,9 +32,9 @@ inline uint16_t F32ToF16(float f) {
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
 
-inline float BF16ToF32(uint16_t h) { return std::bit_cast<float>(static_cast<uint32_t>(h) << 16); }
+TERSEKV_HOST_DEVICE inline float BF16ToF32(uint16_t h) { return std::bit_cast<float>(static_cast<uint32_t>(h) << 16); }
 
-inline uint16_t F32ToBF16(float f) {
+TERSEKV_HOST_DEVICE inline uint16_t F32ToBF16(float f) {
   const uint32_t bits = std::bit_cast<uint32_t>(f);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fc0u;  // one canonical nan
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);

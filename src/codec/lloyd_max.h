@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "src/base/host_device.h"
 #include "tersekv/spec.h"
 
 namespace tersekv {
@@ -74,8 +75,8 @@ inline constexpr LevelTable kTables[] = {FromPositive(2, 0.013317f, k2),
 constexpr const LevelTable& LevelsOf(int bits) { return lloyd_max_internal::kTables[bits - 2]; }
 
 // The scale that is stored, before rounding to bf16. s2: squared norm; p: <y, levels>; n2: <levels, levels>.
-inline float LloydMaxScale(const LevelTable& t, NormMode norm, float s2, float s, float sqrt_d, float p, float n2,
-                           float peak) {
+TERSEKV_HOST_DEVICE inline float LloydMaxScale(const LevelTable& t, NormMode norm, float s2, float s, float sqrt_d,
+                                               float p, float n2, float peak) {
   if (s == 0.0f) return 0.0f;
   switch (norm) {
     case NormMode::kUnbiased:

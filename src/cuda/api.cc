@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks of parameters and the choice of kernels. A combination that no kernel does is refused here, by name.
+#include <fmt/format.h>
+
+#include <string>
+
+#include "src/base/check.h"
+#include "src/cuda/attend_launch.h"
+
+namespace tersekv::cuda {
+namespace {
+
+Status CheckPool(const Pool& pool) {
+  const BlockLayout& b = pool.block;
+  if (b.d != 64 && b.d != 128 && b.d != 256) {
+    return Unsupported(fmt::format("head_dim {}: CUDA kernels do 64, 128 and 256", b.d));
+  }
+  if (!BitsSupported(b.k_bits) || !BitsSupported(b.v_bits) || (b.k_bits == kRawBits) != (b.v_bits == kRawBits)) {
+    return Unsupported(fmt::format(
+        "{} and {} bits: CUDA pages hold 2 to 6 or 8 bits on either side, or 16 (raw) on both", b.k_bits, b.v_bits));
+  }
+  if (pool.page_tokens != 16 && pool.page_tokens != 32 && (pool.page_tokens <= 0 || pool.page_tokens % 64 != 0)) {
+    return Unsupported(fmt::format("{} tokens a page: 16, 32 or a multiple of 64", pool.page_tokens));
+  }
+  if (pool.kv_heads <= 0) return InvalidArgument(fmt::format("{} KV heads", pool.kv_heads));
+  if (pool.data == nullptr || reinterpret_cast<uintptr_t>(pool.data) % 16 != 0) {
+    return InvalidArgument("the pool's memory must be there and aligned to 16 bytes");
+  }
+  return {};
+}
+
+Status CheckRows(const Rows& rows, int width, const char* name) {
+  const int64_t per16 = rows.type == Type::kF32 ? 4 : 8;
+  const uintptr_t address = reinterpret_cast<uintptr_t>(rows.data);
+  if (rows.data == nullptr || address % 16 != 0 || rows.batch_stride % per16 != 0 || rows.token_stride % per16 != 0 ||
+      rows.head_stride % per16 != 0) {
+    return InvalidArgument(fmt::format(
+        "{}: rows of {} values must be there, and start and strides be multiples of 16 bytes", name, width));
+  }
+  return {};
+}
+
+Status CheckQueries(const AttendParams& p) {
+  if (p.batch < 0 || p.q_len < 1 || p.q_len > 16) {
+    return Unsupported(fmt::format("{} sequences of {} new tokens: decode does 1 to 16 new tokens", p.batch, p.q_len));
+  }
+  if (p.heads <= 0 || p.heads % p.pool.kv_heads != 0) {
+    return InvalidArgument(fmt::format("{} heads are no multiple of {} KV heads", p.heads, p.pool.kv_heads));
+  }
+  if (p.window < 0 || p.softcap < 0) return InvalidArgument("window and softcap must not be negative");
+  return {};
+}
+
+// The kernel and how it is divided.
+Status Choose(const AttendParams& p, const AttendKernel** kernel, AttendShape* shape) {
+  TERSEKV_RETURN_IF_ERROR(CheckPool(p.pool));
+  TERSEKV_RETURN_IF_ERROR(CheckQueries(p));
+  const BlockLayout& b = p.pool.block;
+  *kernel = FindAttendKernel(b.k_bits, b.v_bits, b.d, p.pool.bf16);
+  if (*kernel == nullptr) {
+    return Unsupported(
+        fmt::format("no attention kernel for {} and {} bits at head_dim {}; this build has {} "
+                    "(TERSEKV_CUDA_SET=full builds all)",
+                    b.k_bits, b.v_bits, b.d, KernelList()));
+  }
+  *shape = AttendShape{};
+  return (*kernel)->shape(p.heads / p.pool.kv_heads * p.q_len, shape);
+}
+
+WorkspaceLayout LayoutOf(const AttendParams& p, const AttendShape& s) {
+  return WorkspaceLayout(s.blocks, p.batch, p.pool.kv_heads, s.row_tiles, s.rows, p.pool.block.d);
+}
+
+}  // namespace
+
+Status Append(const AppendParams& p, void* stream) {
+  TERSEKV_RETURN_IF_ERROR(CheckPool(p.pool));
+  TERSEKV_RETURN_IF_ERROR(CheckRows(p.k, p.pool.block.d, "k"));
+  TERSEKV_RETURN_IF_ERROR(CheckRows(p.v, p.pool.block.d, "v"));
+  if (p.tokens < 0 || (p.tokens > 0 && p.slots == nullptr)) return InvalidArgument("append: tokens without slots");
+  return p.tokens == 0 ? Status() : LaunchAppend(p, stream);
+}
+
+Status Decompress(const DecompressParams& p, void* stream) {
+  TERSEKV_RETURN_IF_ERROR(CheckPool(p.pool));
+  TERSEKV_RETURN_IF_ERROR(CheckRows(p.k, p.pool.block.d, "k"));
+  TERSEKV_RETURN_IF_ERROR(CheckRows(p.v, p.pool.block.d, "v"));
+  if (p.tokens < 0 || (p.tokens > 0 && p.slots == nullptr)) return InvalidArgument("decompress: tokens without slots");
+  return p.tokens == 0 ? Status() : LaunchDecompress(p, stream);
+}
+
+Status WorkspaceBytes(const AttendParams& p, size_t* bytes) {
+  const AttendKernel* kernel = nullptr;
+  AttendShape shape;
+  TERSEKV_RETURN_IF_ERROR(Choose(p, &kernel, &shape));
+  *bytes = LayoutOf(p, shape).bytes;
+  return {};
+}
+
+Status PlanAttend(const AttendParams& p, void* stream) {
+  const AttendKernel* kernel = nullptr;
+  AttendShape shape;
+  TERSEKV_RETURN_IF_ERROR(Choose(p, &kernel, &shape));
+  if (p.batch == 0) return {};
+  const PlanShape plan{p.batch, p.pool.kv_heads, p.q_len, p.window, shape.tile_tokens, shape.blocks, shape.row_tiles};
+  return LaunchPlan(plan, p.lengths, LayoutOf(p, shape).At(p.workspace), stream);
+}
+
+Status Attend(const AttendParams& p, void* stream) {
+  const AttendKernel* kernel = nullptr;
+  AttendShape shape;
+  TERSEKV_RETURN_IF_ERROR(Choose(p, &kernel, &shape));
+  TERSEKV_RETURN_IF_ERROR(CheckRows(p.q, p.pool.block.d, "q"));
+  TERSEKV_RETURN_IF_ERROR(CheckRows(p.out, p.pool.block.d, "out"));
+  return p.batch == 0 ? Status() : kernel->launch(p, shape, stream);
+}
+
+}  // namespace tersekv::cuda

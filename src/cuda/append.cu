@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows -> codes and scales -> pages. A warp takes a span of tokens of one KV head and side, four tokens at a time
+// (eight lanes a row). Sixteen tokens that fill a block write it whole; others go in bit by bit with atomics, since
+// tokens share words. Compiled without contraction.
+#include <cuda_runtime.h>
+
+#include "src/cuda/launch.h"
+#include "src/cuda/quantise.cuh"
+
+namespace tersekv::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kShortLaunch = 512;  // tokens; below, spans of 4 use more of the device
+
+// Codes of one span as bytes. K: [token][channel]; V: [channel][token]; both padded against bank conflicts.
+template <int d>
+struct Staging {
+  static constexpr int kKStride = d + 32, kVStride = 20;
+  static constexpr int kBytes = kBlockTokens * kKStride > d* kVStride ? kBlockTokens* kKStride : d* kVStride;
+  uint8_t code[kBytes];
+  uint16_t scale[kBlockTokens];
+};
+
+// 4 x 4 bytes across four lanes that are 8 apart: lane t's byte j becomes lane j's byte t.
+__device__ __forceinline__ uint32_t TransposeBytes(uint32_t a, int t) {
+  const uint32_t x = __shfl_xor_sync(kFullWarp, a, 8);
+  a = Permute(a, x, (t & 1) == 0 ? 0x6240 : 0x3715);
+  const uint32_t y = __shfl_xor_sync(kFullWarp, a, 16);
+  return Permute(a, y, (t & 2) == 0 ? 0x5410 : 0x3276);
+}
+
+// tokens: bit i set when token first + i of the launch is coded; scale and code go to `stage`.
+template <Kv side, int bits, int d>
+__device__ __forceinline__ void EncodeSpan(const AppendParams& p, int head, int first, int span, uint32_t tokens,
+                                           Staging<d>* stage, int lane) {
+  const Pool& pool = p.pool;
+  const Rows& rows = side == Kv::kK ? p.k : p.v;
+  const SideStats& stats = side == Kv::kK ? pool.k : pool.v;
+  const int q = lane % kRowLanes, t = lane / kRowLanes;
+  uint64_t sign_word = 0;
+  if (lane < d / 64) sign_word = SignWord(pool.seed, pool.layer, head, side == Kv::kV, lane);
+#pragma unroll 1
+  for (int at = 0; at < span; at += 4) {
+    if ((tokens >> at & 15u) == 0) continue;
+    const int token = min(first + at + t, p.tokens - 1);
+    float x[d / 32][4], sum[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int k = 0; k < d / 32; ++k) {
+      LoadValues<4>(rows.data, rows.type, token * rows.token_stride + head * rows.head_stride + 32 * k + 4 * q, x[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < d / 32; ++k) {
+      const int channel = head * d + 32 * k + 4 * q;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (stats.mean != nullptr) x[k][j] = x[k][j] - stats.mean[channel + j];
+        if (stats.inv_scale != nullptr) x[k][j] = x[k][j] * stats.inv_scale[channel + j];
+        sum[j] = sum[j] + x[k][j] * x[k][j];
+      }
+      const uint32_t sign = static_cast<uint32_t>(__shfl_sync(kFullWarp, sign_word, k / 2) >> (32 * (k % 2) + 4 * q));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) x[k][j] = FlipSign(x[k][j], sign >> j & 1u);
+    }
+    float s2 = TreeSum(sum);
+    const bool finite = s2 <= 0x1.fffffep127f;
+    if (!finite) {
+      s2 = 0;
+      if (p.not_finite != nullptr && (tokens >> (at + t) & 1u) != 0) *p.not_finite = 1;
+    }
+    const float s = sqrtf(s2);
+    RowHadamard<d>(x, q);
+    uint32_t codes[d / 32];
+    float product, n2, peak;
+    QuantiseRow<bits, d>(x, s, codes, &product, &n2, &peak);
+    constexpr LevelTable kTable = LevelsOf(bits);
+    float g = LloydMaxScale(kTable, side == Kv::kK ? p.k_norm : p.v_norm, s2, s, sqrtf(static_cast<float>(d)), product,
+                            n2, peak);
+    if (!(g < 0x1.fep127f)) g = 0x1.fep127f;  // saturates at bf16's largest
+    if (q == 0) stage->scale[at + t] = F32ToBF16(g);
+#pragma unroll
+    for (int k = 0; k < d / 32; ++k) {
+      if (side == Kv::kK) {
+        *reinterpret_cast<uint32_t*>(stage->code + (at + t) * Staging<d>::kKStride + 32 * k + 4 * q) = codes[k];
+      } else {
+        *reinterpret_cast<uint32_t*>(stage->code + (32 * k + 4 * q + t) * Staging<d>::kVStride + at) =
+            TransposeBytes(codes[k], t);
+      }
+    }
+  }
+  __syncwarp();
+}
+
+template <Kv side, int d>
+__device__ __forceinline__ uint8_t* StagedCode(Staging<d>* stage, int token, int channel) {
+  return side == Kv::kK ? stage->code + token * Staging<d>::kKStride + channel
+                        : stage->code + channel * Staging<d>::kVStride + token;
+}
+
+template <Kv side, int bits, int d>
+__device__ __forceinline__ void WriteBlock(const BlockLayout& layout, uint8_t* block, Staging<d>* stage, int lane) {
+  const int g = lane / 4, c = lane % 4;
+#pragma unroll
+  for (int j = 0; j < d / kGroupChannels; ++j) {
+    uint32_t words[bits] = {};
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      uint32_t code[2];  // bytes e = 0..3, 4..7
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint8_t* from = side == Kv::kK
+                                  ? StagedCode<side, d>(stage, 2 * g + u % 2, 64 * j + 32 * (u / 2) + 8 * c + 4 * half)
+                                  : StagedCode<side, d>(stage, 4 * c, 64 * j + 16 * u + g + 8 * half);
+        code[half] = *reinterpret_cast<const uint32_t*>(from);
+      }
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        ForEachPiece(bits, side, u, e, [&](int word, int bit, int width, int shift) {
+          words[word] |= (code[e / 4] >> (8 * (e % 4) + shift) & ((1u << width) - 1)) << bit;
+        });
+      }
+    }
+#pragma unroll
+    for (int w = 0; w < bits; ++w) {
+      *reinterpret_cast<uint32_t*>(block + layout.codes(side) + j * GroupBytes(bits) + WordOffset(bits, lane, w)) =
+          words[w];
+    }
+  }
+  if (lane < kBlockTokens) {
+    reinterpret_cast<uint16_t*>(block + layout.scales(side))[lane] = stage->scale[lane];
+  }
+}
+
+// One token into its place; words are shared with neighbours that other warps may be writing.
+template <Kv side, int bits, int d>
+__device__ __forceinline__ void WriteToken(const BlockLayout& layout, uint8_t* block, int place, Staging<d>* stage,
+                                           int at, int lane) {
+#pragma unroll 1
+  for (int channel = lane; channel < d; channel += 32) {
+    const Place to = PlaceOf(side, place, channel);
+    const uint32_t code = *StagedCode<side, d>(stage, at, channel);
+    uint8_t* group = block + layout.codes(side) + to.group * GroupBytes(bits);
+    ForEachPiece(bits, side, to.unit, to.e, [&](int word, int bit, int width, int shift) {
+      const uint32_t mask = (1u << width) - 1;
+      unsigned* w = reinterpret_cast<unsigned*>(group + WordOffset(bits, to.lane, word));
+      atomicAnd(w, ~(mask << bit));
+      const uint32_t set = code >> shift & mask;
+      if (set != 0) atomicOr(w, set << bit);
+    });
+  }
+  if (lane == 0) reinterpret_cast<uint16_t*>(block + layout.scales(side))[place] = stage->scale[at];
+}
+
+__device__ __forceinline__ int64_t SlotOf(const AppendParams& p, int token) {
+  return token >= 0 && token < p.tokens ? p.slots[token] : -1;
+}
+
+// Whether slots[token .. token + 16) fill one block in order.
+__device__ __forceinline__ bool FillsBlock(const AppendParams& p, int token) {
+  const int64_t slot = SlotOf(p, token);
+  if (slot < 0 || slot % kBlockTokens != 0) return false;
+  for (int i = 1; i < kBlockTokens; ++i) {
+    if (SlotOf(p, token + i) != slot + i) return false;
+  }
+  return true;
+}
+
+__device__ __forceinline__ uint8_t* BlockOf(const Pool& pool, int64_t slot, int head) {
+  const int64_t page = slot / pool.page_tokens, blocks = pool.page_tokens / kBlockTokens;
+  const int64_t block = (page * pool.kv_heads + head) * blocks + slot % pool.page_tokens / kBlockTokens;
+  return pool.data + block * pool.block.bytes();
+}
+
+template <Kv side, int bits, int d>
+__device__ __forceinline__ void AppendSide(const AppendParams& p, int head, int first, int span, Staging<d>* stage,
+                                           int lane) {
+  const bool whole_blocks = span == kBlockTokens;
+  // A token is `covered` when its whole block is in this launch; the warp whose span the block starts in writes it.
+  bool covered = false, starts = false;
+  if (lane < span) {
+    const int64_t slot = SlotOf(p, first + lane);
+    if (slot < 0) {
+      covered = true;
+    } else if (whole_blocks) {
+      starts = slot % kBlockTokens == 0 && FillsBlock(p, first + lane);
+      covered = starts || FillsBlock(p, first + lane - static_cast<int>(slot % kBlockTokens));
+    }
+  }
+  const uint32_t single = __ballot_sync(kFullWarp, lane < span && !covered);
+  const uint32_t start = __ballot_sync(kFullWarp, starts);
+#pragma unroll 1
+  for (int pass = 0; pass < 2; ++pass) {  // the whole block, then what is left
+    const uint32_t tokens = pass == 1 ? single : start != 0 ? 0xffffu : 0u;
+    if (tokens == 0) continue;
+    const int from = pass == 1 ? first : first + __ffs(static_cast<int>(start)) - 1;
+    EncodeSpan<side, bits, d>(p, head, from, pass == 1 ? span : kBlockTokens, tokens, stage, lane);
+    if (pass == 0) {
+      WriteBlock<side, bits, d>(p.pool.block, BlockOf(p.pool, p.slots[from], head), stage, lane);
+      __syncwarp();
+      continue;
+    }
+    for (int i = 0; i < span; ++i) {
+      if ((tokens >> i & 1u) == 0) continue;
+      const int64_t slot = p.slots[from + i];
+      WriteToken<side, bits, d>(p.pool.block, BlockOf(p.pool, slot, head), static_cast<int>(slot % kBlockTokens), stage,
+                                i, lane);
+    }
+  }
+}
+
+// Raw types: values as they are, one a thread; nobody shares them.
+template <Kv side, int d>
+__device__ __forceinline__ void AppendRaw(const AppendParams& p, int head, int first, int span, int lane) {
+  const Rows& rows = side == Kv::kK ? p.k : p.v;
+  for (int i = 0; i < span && first + i < p.tokens; ++i) {
+    const int64_t slot = p.slots[first + i];
+    if (slot < 0) continue;
+    uint8_t* codes = BlockOf(p.pool, slot, head) + p.pool.block.codes(side);
+    for (int channel = 2 * lane; channel < d; channel += 64) {
+      float v[2];
+      LoadValues<2>(rows.data, rows.type, (first + i) * rows.token_stride + head * rows.head_stride + channel, v);
+      for (int j = 0; j < 2; ++j) {
+        const Place to = PlaceOf(side, static_cast<int>(slot % kBlockTokens), channel + j);
+        const uint16_t value = p.pool.bf16 ? F32ToBF16(v[j]) : F32ToF16(v[j]);
+        ForEachPiece(kRawBits, side, to.unit, to.e, [&](int word, int bit, int, int) {
+          uint8_t* at = codes + to.group * GroupBytes(kRawBits) + WordOffset(kRawBits, to.lane, word) + bit / 8;
+          *reinterpret_cast<uint16_t*>(at) = value;
+        });
+      }
+    }
+  }
+}
+
+template <Kv side, int d>
+__device__ __forceinline__ void AppendBits(const AppendParams& p, int head, int first, int span, Staging<d>* stage,
+                                           int lane) {
+  switch (p.pool.block.bits(side)) {
+    case 2:
+      return AppendSide<side, 2, d>(p, head, first, span, stage, lane);
+    case 3:
+      return AppendSide<side, 3, d>(p, head, first, span, stage, lane);
+    case 4:
+      return AppendSide<side, 4, d>(p, head, first, span, stage, lane);
+    case 5:
+      return AppendSide<side, 5, d>(p, head, first, span, stage, lane);
+    case 6:
+      return AppendSide<side, 6, d>(p, head, first, span, stage, lane);
+    case 8:
+      return AppendSide<side, 8, d>(p, head, first, span, stage, lane);
+    default:
+      return AppendRaw<side, d>(p, head, first, span, lane);
+  }
+}
+
+// grid: (spans / kWarps, kv_heads, K and V).
+template <int d>
+__global__ void __launch_bounds__(kWarps * 32) AppendKernel(const __grid_constant__ AppendParams p, int span) {
+  __shared__ __align__(16) Staging<d> stages[kWarps];
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const int first = (static_cast<int>(blockIdx.x) * kWarps + warp) * span, head = static_cast<int>(blockIdx.y);
+  if (first >= p.tokens) return;
+  if (blockIdx.z == 0) {
+    AppendBits<Kv::kK, d>(p, head, first, span, &stages[warp], lane);
+  } else {
+    AppendBits<Kv::kV, d>(p, head, first, span, &stages[warp], lane);
+  }
+}
+
+template <int d>
+void Launch(const AppendParams& p, cudaStream_t stream) {
+  const int span = p.tokens < kShortLaunch ? 4 : kBlockTokens;
+  const int spans = (p.tokens + span - 1) / span;
+  const dim3 grid(static_cast<unsigned>((spans + kWarps - 1) / kWarps), static_cast<unsigned>(p.pool.kv_heads), 2);
+  AppendKernel<d><<<grid, kWarps * 32, 0, stream>>>(p, span);
+}
+
+}  // namespace
+
+Status LaunchAppend(const AppendParams& p, void* stream) {
+  switch (p.pool.block.d) {
+    case 64:
+      Launch<64>(p, static_cast<cudaStream_t>(stream));
+      break;
+    case 128:
+      Launch<128>(p, static_cast<cudaStream_t>(stream));
+      break;
+    default:
+      Launch<256>(p, static_cast<cudaStream_t>(stream));
+  }
+  return LaunchStatus("append");
+}
+
+}  // namespace tersekv::cuda

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host side of one attention instance: how a thread block is divided, and the launch.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <string>
+
+#include "src/cuda/attend.cuh"
+
+namespace tersekv::cuda {
+
+template <class KL, class VL, int d>
+struct AttendInstance {
+  template <int kRowTiles>
+  using Config = AttendConfig<KL, VL, d, kRowTiles>;
+
+  static Status Shape(int rows, AttendShape* out) {
+    CheckLoader<KL>();
+    CheckLoader<VL>();
+    int device = 0, blocks = 0, shared = 0, major = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (error != cudaSuccess) return Unsupported(std::string("no CUDA device: ") + cudaGetErrorString(error));
+    out->blocks = blocks;
+    out->rows = std::min(rows, 16);
+    out->row_tiles = (rows + 15) / 16;
+    return rows <= 8 ? Divide<1>(shared, major, out) : Divide<2>(shared, major, out);
+  }
+
+  static Status Launch(const AttendParams& p, const AttendShape& shape, void* stream) {
+    return shape.rows <= 8 ? LaunchRows<1>(p, shape, stream) : LaunchRows<2>(p, shape, stream);
+  }
+
+ private:
+  static constexpr int kStageBytes = 208 << 10;  // more in flight gains nothing
+
+  template <int kRowTiles>
+  static Status Divide(int shared, int major, AttendShape* out) {
+    using C = Config<kRowTiles>;
+    const int slots = out->slots > 0 ? out->slots : 2;
+    int warps = out->warps > 0 ? out->warps : C::kMaxWarps;
+    while (warps > 0 && typename C::Shared(warps, slots, out->rows).bytes > shared) --warps;
+    if (warps == 0) {
+      return Unsupported("a thread block of this device has " + std::to_string(shared) +
+                         " bytes of shared memory, attention over this format needs " +
+                         std::to_string(typename C::Shared(1, slots, out->rows).bytes) + ": take fewer bits a value");
+    }
+    int most = slots;
+    if (out->slots == 0 && major >= 9) {
+      while (most < 4 && warps * (most + 1) * C::Source::kTileBytes <= kStageBytes &&
+             typename C::Shared(warps, most + 1, out->rows).bytes <= shared) {
+        ++most;
+      }
+    }
+    out->warps = warps;
+    out->slots = most;
+    out->shared_bytes = typename C::Shared(warps, most, out->rows).bytes;
+    out->tile_tokens = C::kTileTokens;
+    return {};
+  }
+
+  template <int kRowTiles>
+  static Status LaunchRows(const AttendParams& p, const AttendShape& shape, void* stream) {
+    const auto kernel = AttendKernelBody<KL, VL, d, kRowTiles>;
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
+    if (error != cudaSuccess) return Internal(std::string("attend: ") + cudaGetErrorString(error));
+    const WorkspaceLayout layout(shape.blocks, p.batch, p.pool.kv_heads, shape.row_tiles, shape.rows, d);
+    const dim3 grid(static_cast<unsigned>(shape.blocks), static_cast<unsigned>(shape.row_tiles));
+    kernel<<<grid, static_cast<unsigned>(32 * (shape.warps + 1)), static_cast<size_t>(shape.shared_bytes),
+             static_cast<cudaStream_t>(stream)>>>(p, shape, layout.At(p.workspace));
+    return LaunchStatus("attend");
+  }
+};
+
+template <class KL, class VL, int d>
+constexpr AttendKernel MakeAttendKernel() {
+  using Instance = AttendInstance<KL, VL, d>;
+  return {KL::kBits, VL::kBits, d, KL::kBf16, Instance::Shape, Instance::Launch};
+}
+
+}  // namespace tersekv::cuda

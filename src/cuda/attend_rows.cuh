@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens to whole rows, one warp a row: a query is transformed before the first tile (keys are never rotated
+// back), states of warps and of thread blocks join in a fixed order, and the value transform is undone once at the end.
+#pragma once
+
+#include "src/cuda/attend_tile.cuh"
+#include "src/cuda/row.cuh"
+
+namespace tersekv::cuda {
+
+// Which query rows a thread block works on, and where their heads are.
+struct RowRange {
+  int row0, rows, group;
+  __device__ int token(int row) const { return (row0 + row) / group; }
+  __device__ int head(int row, int kv_head) const { return kv_head * group + (row0 + row) % group; }
+};
+
+// Row `row` of (batch, kv_head) becomes f16 (bf16 for raw bf16 keys) at `out` and its terms. The row is scaled by a
+// power of two to a largest value in [2^13, 2^14), so that f16 is precise for queries of any size. Rows past the last:
+// zeros.
+template <class KL, int d>
+__device__ __forceinline__ void PrepareQuery(const AttendParams& p, const RowRange& range, int batch, int kv_head,
+                                             int row, uint8_t* out, RowTerms* terms, int lane) {
+  constexpr int kWidth = d / 32;
+  float x[kWidth] = {};
+  float mean_product = 0, factor = 0;
+  if (row < range.rows) {
+    const int channel = lane * kWidth;
+    LoadValues<kWidth>(p.q.data, p.q.type,
+                       batch * p.q.batch_stride + range.token(row) * p.q.token_stride +
+                           range.head(row, kv_head) * p.q.head_stride + channel,
+                       x);
+    if constexpr (KL::kScaled) {
+      const SideStats& stats = p.pool.k;
+      if (stats.mean != nullptr) {
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) mean_product = fmaf(x[i], stats.mean[kv_head * d + channel + i], mean_product);
+        mean_product = WarpSum(mean_product);
+      }
+      const uint32_t signs = RowSigns<d>(p.pool, kv_head, Kv::kK, lane);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        if (stats.scale != nullptr) x[i] *= stats.scale[kv_head * d + channel + i];
+        x[i] = FlipSign(x[i], signs >> i & 1u);
+      }
+      Hadamard<d>(x, lane);
+      const float inv_sqrt_d = 1.0f / sqrtf(static_cast<float>(d));
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) x[i] *= inv_sqrt_d;
+    }
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) largest = fmaxf(largest, fabsf(x[i]));
+    largest = WarpMax(largest);
+    // 2^(13 - exponent); rows below 2^-100 count as that.
+    const int exponent = max(static_cast<int>(__float_as_uint(largest) >> 23), 27) - 127;
+    const float up = __uint_as_float(static_cast<uint32_t>(127 + 13 - exponent) << 23);
+    factor = p.scale * kLog2E * KL::kUnit / up;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) x[i] *= up;
+  }
+#pragma unroll
+  for (int i = 0; i < kWidth; i += 2) {
+    uint32_t w;
+    if constexpr (KL::kBf16) {
+      w = Bits(__floats2bfloat162_rn(x[i], x[i + 1]));
+    } else {
+      w = Bits(__floats2half2_rn(x[i], x[i + 1]));
+    }
+    *reinterpret_cast<uint32_t*>(out + 2 * (lane * kWidth + i)) = w;
+  }
+  if (lane == 0) *terms = {factor, p.scale * kLog2E * mean_product};
+}
+
+template <int d>
+struct RowState {
+  static constexpr int kWidth = d / 32;
+  float m, l, acc[kWidth];  // acc: this lane's channels
+};
+
+// Joins states 0 .. count - 1 of one row in that order. at(i): where the accumulators are, terms(i): where (m, l) are.
+template <int d, bool kGlobal, class At, class Terms>
+__device__ __forceinline__ RowState<d> JoinStates(int count, At at, Terms terms, int lane) {
+  constexpr int kWidth = d / 32;
+  auto load2 = [](const float* from) {
+    const float2* v = reinterpret_cast<const float2*>(from);
+    if constexpr (kGlobal) return __ldcg(v);
+    return *v;
+  };
+  RowState<d> r;
+  r.m = kEmpty;
+  r.l = 0;
+#pragma unroll
+  for (float& v : r.acc) v = 0;
+#pragma unroll 8
+  for (int i = 0; i < count; ++i) r.m = fmaxf(r.m, load2(terms(i)).x);
+#pragma unroll 4
+  for (int i = 0; i < count; ++i) {
+    const float2 state = load2(terms(i));
+    const float f = Exp2(state.x - r.m);
+    r.l = fmaf(state.y, f, r.l);
+#pragma unroll
+    for (int c = 0; c < kWidth; c += 2) {
+      const float2 v = load2(at(i) + lane * kWidth + c);
+      r.acc[c] = fmaf(v.x, f, r.acc[c]);
+      r.acc[c + 1] = fmaf(v.y, f, r.acc[c + 1]);
+    }
+  }
+  return r;
+}
+
+// Writes output and lse of a row.
+template <class VL, int d>
+__device__ __forceinline__ void FinishRow(const AttendParams& p, const RowRange& range, int batch, int kv_head, int row,
+                                          RowState<d>& r, int lane) {
+  constexpr int kWidth = d / 32;
+  const int head = range.head(row, kv_head), token = range.token(row), channel = lane * kWidth;
+  float m = r.m, l = r.l, kept = 1;  // kept: what of l tokens have
+  if (p.sinks != nullptr) {
+    const float sink = p.sinks[head] * kLog2E;
+    m = fmaxf(r.m, sink);
+    kept = Exp2(r.m - m);
+    l = r.l * kept + Exp2(sink - m);
+  }
+  const float f = r.l > 0 ? kept / l : 0.0f, share = r.l * f;
+#pragma unroll
+  for (float& v : r.acc) v *= f * VL::kUnit;
+  if (VL::kScaled && p.rotate_out) {
+    Hadamard<d>(r.acc, lane);
+    const uint32_t signs = RowSigns<d>(p.pool, kv_head, Kv::kV, lane);
+    const float inv_sqrt_d = 1.0f / sqrtf(static_cast<float>(d));
+    const SideStats& stats = p.pool.v;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      r.acc[i] *= FlipSign(inv_sqrt_d, signs >> i & 1u);
+      if (stats.scale != nullptr) r.acc[i] *= stats.scale[kv_head * d + channel + i];
+      if (stats.mean != nullptr) r.acc[i] = fmaf(stats.mean[kv_head * d + channel + i], share, r.acc[i]);
+    }
+  }
+  StoreValues<kWidth>(p.out.data, p.out.type,
+                      batch * p.out.batch_stride + token * p.out.token_stride + head * p.out.head_stride + channel,
+                      r.acc);
+  if (p.lse != nullptr && lane == 0) {
+    p.lse[(static_cast<int64_t>(batch) * p.q_len + token) * p.heads + head] =
+        l > 0 ? (m + __log2f(l)) / kLog2E : -INFINITY;
+  }
+}
+
+}  // namespace tersekv::cuda

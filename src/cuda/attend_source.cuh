@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a warp's tiles come from: warp w of W takes tiles w, w + W, ... of its block's range, so that who computes what
+// is fixed. A warp owns its slots of shared memory, its barriers and its page ids; nothing is shared between warps.
+#pragma once
+
+#include "src/cuda/plan.cuh"
+#include "src/cuda/ptx.cuh"
+#include "src/cuda/row.cuh"
+
+namespace tersekv::cuda {
+
+// The pairs of a range, in order.
+struct PairCursor {
+  SequenceTiles sequence;
+  int batch, head, begin;  // begin: the pair's first tile in the order of all tiles
+
+  __device__ PairCursor(const RangeStart& range, int kv_heads)
+      : sequence(range.sequence),
+        batch(range.pair / kv_heads),
+        head(range.pair - batch * kv_heads),
+        begin(range.pair_begin) {}
+  __device__ int end() const { return begin + sequence.count; }
+  // There must be a next one.
+  __device__ void Next(const SequenceTiles* sequences, int kv_heads) {
+    begin += sequence.count;
+    if (++head < kv_heads) return;
+    head = 0;
+    do {
+      sequence = sequences[++batch];
+    } while (sequence.count == 0);
+  }
+};
+
+template <int kTileTokens, int kBlockBytes>
+class TileSource {
+ public:
+  static constexpr int kTileBytes = kTileTokens / kBlockTokens * kBlockBytes;
+
+  // slots: the warp's [count] tiles of shared memory; barriers: as many.
+  __device__ TileSource(const AttendParams& p, const SequenceTiles* sequences, const RangeStart& range, int warp,
+                        int warps, uint32_t slots, uint32_t barriers, int count, int lane)
+      : p_(p),
+        sequences_(sequences),
+        range_(range),
+        first_(range.begin + warp),
+        step_(warps),
+        lane_(lane),
+        copy_tokens_(min(p.pool.page_tokens, kTileTokens)),
+        copies_(kTileTokens / copy_tokens_),
+        batch_tiles_(32 / copies_),
+        slots_(slots),
+        barriers_(barriers),
+        slot_count_(count) {
+#if __CUDA_ARCH__ >= 900
+    policy_ = EvictFirst();
+    if (lane_ < slot_count_) BarrierInit(barriers_ + 8 * lane_, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncwarp();
+#endif
+    blocks_ = FirstBlock(0);
+    next_blocks_ = 0;
+    for (int i = 0; i < slot_count_; ++i) Fill(i);
+    next_blocks_ = FirstBlock(batch_tiles_);
+  }
+
+  // Tile now at hand, in the order of all tiles.
+  __device__ int tile() const { return first_ + taken_ * step_; }
+
+  // Waits for it; its address in shared memory.
+  __device__ uint32_t Wait() {
+#if __CUDA_ARCH__ >= 900
+    BarrierWait(barriers_ + 8 * slot_, parity_);
+#else
+    WaitCopies<1>();  // two slots
+    __syncwarp();
+#endif
+    return slots_ + slot_ * kTileBytes;
+  }
+
+  // The warp has read it: its slot takes the next one.
+  __device__ void Release() {
+    __syncwarp();
+    Fill(slot_);
+    ++taken_;
+    if (++slot_ == slot_count_) slot_ = 0, parity_ ^= 1;
+  }
+
+ private:
+  // Lane i: index in the pool of the first block of copy i % copies of tile ordinal + i / copies.
+  __device__ uint32_t FirstBlock(int ordinal) const {
+    const int t = first_ + (ordinal + lane_ / copies_) * step_;
+    if (t >= range_.end || lane_ >= batch_tiles_ * copies_) return 0;
+    const int kv_heads = p_.pool.kv_heads;
+    SequenceTiles s = range_.sequence;
+    int b = range_.pair / kv_heads;
+    while (t >= s.start + s.count * kv_heads) s = sequences_[++b];
+    const int head = (t - s.start) / s.count;
+    const int token = (s.first + t - s.start - head * s.count) * kTileTokens + lane_ % copies_ * copy_tokens_;
+    if (token >= s.length) return 0;  // nobody reads what is copied
+    const int page = token / p_.pool.page_tokens;
+    const int32_t id = p_.block_table[b * p_.table_stride + page];
+    if (id < 0) return 0;  // a page that has left the window
+    return (static_cast<uint32_t>(id) * kv_heads + head) * (p_.pool.page_tokens / kBlockTokens) +
+           (token - page * p_.pool.page_tokens) / kBlockTokens;
+  }
+
+  __device__ void Fill(int slot) {
+    const int t = first_ + filled_ * step_;
+    if (t < range_.end) {
+      const int bytes = copy_tokens_ / kBlockTokens * kBlockBytes;
+      const uint32_t to = slots_ + slot * kTileBytes;
+#if __CUDA_ARCH__ >= 900
+      const uint32_t block = __shfl_sync(kFullWarp, blocks_, (in_batch_ * copies_ + lane_) & 31);
+      if (lane_ == 0) BarrierExpect(barriers_ + 8 * slot, kTileBytes);
+      if (lane_ < copies_) {
+        BulkCopy(to + lane_ * bytes, p_.pool.data + static_cast<size_t>(block) * kBlockBytes, bytes,
+                 barriers_ + 8 * slot, policy_);
+      }
+#else
+      for (int i = 0; i < copies_; ++i) {
+        const uint32_t block = __shfl_sync(kFullWarp, blocks_, (in_batch_ * copies_ + i) & 31);
+        const uint8_t* from = p_.pool.data + static_cast<size_t>(block) * kBlockBytes;
+        for (int at = 16 * lane_; at < bytes; at += 512) CopyAsync16(to + i * bytes + at, from + at);
+      }
+#endif
+    }
+#if __CUDA_ARCH__ < 900
+    CommitCopies();  // also empty ones, so that they can be counted
+#endif
+    ++filled_;
+    if (++in_batch_ == batch_tiles_) {
+      in_batch_ = 0;
+      blocks_ = next_blocks_;
+      next_blocks_ = FirstBlock(filled_ + batch_tiles_);
+    }
+  }
+
+  const AttendParams& p_;
+  const SequenceTiles* sequences_;
+  const RangeStart& range_;
+  int first_, step_, lane_, copy_tokens_, copies_, batch_tiles_;
+  uint32_t slots_, barriers_;
+  int slot_count_;
+  uint32_t blocks_, next_blocks_;
+  int filled_ = 0, in_batch_ = 0, taken_ = 0, slot_ = 0;
+  uint32_t parity_ = 0;
+#if __CUDA_ARCH__ >= 900
+  uint64_t policy_;
+#endif
+};
+
+}  // namespace tersekv::cuda

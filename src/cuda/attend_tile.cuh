@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// One warp, one tile of tokens, up to 8 * kRowTiles query rows: scores, running softmax, weighted values. Products are
+// transposed (S^T = K q^T, O^T = V^T p^T), so that codes are the left operand and query rows the eight columns.
+//
+// Softmax runs in base 2. The reference m is one of score + log2(value scale), so that weight * value scale, which
+// becomes f16, stays below 2^6 however large the scales are; m moves only when a tile exceeds it by that.
+#pragma once
+
+#include "src/cuda/loader.cuh"
+
+namespace tersekv::cuda {
+
+inline constexpr float kEmpty = -1e30f;  // m of a row that has seen nothing
+inline constexpr float kLog2E = 1.4426950408889634f;
+
+// What a query row is multiplied by and shifted by, in shared memory.
+struct RowTerms {
+  float factor, bias;  // score (base 2) = factor * k scale * <q, operands> + bias
+};
+
+// Which tokens which rows see, and what is done to scores.
+struct TileView {
+  int first_token;
+  int length, q_len, group, row0;  // row r of the tile: query (row0 + r) / group
+  int window;
+  float softcap;              // in base 2; 0 = off
+  const float* alibi_slopes;  // of the KV head's first query head, or null
+
+  // Whether any row sees it: what is stored of others may be no numbers.
+  __device__ __forceinline__ bool Seen(int token) const {
+    return token < length && (window == 0 || token > length - q_len - window);
+  }
+};
+
+template <class L, Kv side>
+__device__ __forceinline__ void DecodeGroup(const Words<L::kBits>& words, uint32_t (&r)[4][4]) {
+  L::template Decode<side, 0>(words, r[0]);
+  L::template Decode<side, 1>(words, r[1]);
+  L::template Decode<side, 2>(words, r[2]);
+  L::template Decode<side, 3>(words, r[3]);
+}
+
+template <class KL, class VL, int d, int kRowTiles, int kBlocks>
+struct TileMath {
+  static constexpr BlockLayout kLayout{KL::kBits, VL::kBits, d};
+  static constexpr int kGroups = d / kGroupChannels, kSteps = d / 16;
+  static constexpr int kQueryStride = 2 * d + 16;  // bytes of a row in shared memory, padded against bank conflicts
+
+  uint32_t q[kRowTiles][kSteps][2];
+  float factor[kRowTiles][2], bias[kRowTiles][2];
+  float m[kRowTiles][2], l[kRowTiles][2];  // lane 4g + c: rows 2c and 2c + 1 of each row tile
+  float acc[kRowTiles][kSteps][4];         // channels 16 i + g and + 8 of rows 2c and 2c + 1
+
+  __device__ __forceinline__ void Clear() {
+#pragma unroll
+    for (int nt = 0; nt < kRowTiles; ++nt) {
+      m[nt][0] = m[nt][1] = kEmpty;
+      l[nt][0] = l[nt][1] = 0;
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) acc[nt][i][0] = acc[nt][i][1] = acc[nt][i][2] = acc[nt][i][3] = 0;
+    }
+  }
+
+  // query: [8 * kRowTiles] rows of kQueryStride bytes; terms: [8 * kRowTiles].
+  __device__ __forceinline__ void LoadQuery(uint32_t query, const RowTerms* terms, int lane) {
+    const int g = lane / 4, c = lane % 4;
+#pragma unroll
+    for (int nt = 0; nt < kRowTiles; ++nt) {
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        const int channel = i / 4 * 64 + i / 2 % 2 * 32 + c * 8 + i % 2 * 4;
+        const uint2 v = LoadShared2(query + (8 * nt + g) * kQueryStride + 2 * channel);
+        q[nt][i][0] = v.x, q[nt][i][1] = v.y;
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        factor[nt][i] = terms[8 * nt + 2 * c + i].factor;
+        bias[nt][i] = terms[8 * nt + 2 * c + i].bias;
+      }
+    }
+  }
+
+  // tile: kBlocks blocks in shared memory.
+  __device__ __forceinline__ void Step(uint32_t tile, const TileView& view, int lane) {
+    float score[kBlocks][kRowTiles][4];
+    Scores(tile, score, lane);
+    float2 scale[kBlocks];  // of values: tokens 2g, 2g + 1
+    ScaleAndMask(tile, view, score, scale, lane);
+    uint32_t keep[kBlocks][2];  // raw values that nobody sees may be no numbers
+    if constexpr (!VL::kScaled) {
+#pragma unroll
+      for (int k = 0; k < kBlocks; ++k) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int token = view.first_token + 16 * k + 4 * (lane % 4) + i;
+          keep[k][i] = (view.Seen(token) ? 0xffffu : 0u) | (view.Seen(token + 2) ? 0xffff0000u : 0u);
+        }
+      }
+    }
+    uint32_t weight[kBlocks][kRowTiles][2], weight_low[kBlocks][kRowTiles][2];
+#pragma unroll
+    for (int k = 0; k < kBlocks; ++k) {
+#pragma unroll
+      for (int nt = 0; nt < kRowTiles; ++nt) {
+        const float* x = score[k][nt];
+        const float p0 = Exp2(x[0] - m[nt][0]), p1 = Exp2(x[1] - m[nt][1]);
+        const float p2 = Exp2(x[2] - m[nt][0]), p3 = Exp2(x[3] - m[nt][1]);
+        l[nt][0] += p0 + p2;
+        l[nt][1] += p1 + p3;
+        if constexpr (VL::kBf16) {  // two bf16 parts keep a weight's precision
+          const __nv_bfloat162 a = __floats2bfloat162_rn(p0, p1), b = __floats2bfloat162_rn(p2, p3);
+          weight[k][nt][0] = Transpose(Bits(a));
+          weight[k][nt][1] = Transpose(Bits(b));
+          const float2 fa = __bfloat1622float2(a), fb = __bfloat1622float2(b);
+          weight_low[k][nt][0] = Transpose(Bits(__floats2bfloat162_rn(p0 - fa.x, p1 - fa.y)));
+          weight_low[k][nt][1] = Transpose(Bits(__floats2bfloat162_rn(p2 - fb.x, p3 - fb.y)));
+        } else {
+          weight[k][nt][0] = Transpose(Bits(__floats2half2_rn(p0 * scale[k].x, p1 * scale[k].x)));
+          weight[k][nt][1] = Transpose(Bits(__floats2half2_rn(p2 * scale[k].y, p3 * scale[k].y)));
+        }
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kBlocks; ++k) {
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        uint32_t r[4][4];
+        DecodeGroup<VL, Kv::kV>(
+            LoadWords<VL::kBits>(tile + k * kLayout.bytes() + kLayout.codes(Kv::kV) + j * GroupBytes(VL::kBits), lane),
+            r);
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+          uint32_t a[4] = {r[u][0], r[u][2], r[u][1], r[u][3]};
+          if constexpr (!VL::kScaled) a[0] &= keep[k][0], a[1] &= keep[k][0], a[2] &= keep[k][1], a[3] &= keep[k][1];
+#pragma unroll
+          for (int nt = 0; nt < kRowTiles; ++nt) {
+            Mma<VL::kBf16>(acc[nt][4 * j + u], a, weight[k][nt]);
+            if constexpr (VL::kBf16) Mma<true>(acc[nt][4 * j + u], a, weight_low[k][nt]);
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void Scores(uint32_t tile, float (&score)[kBlocks][kRowTiles][4], int lane) const {
+#pragma unroll
+    for (int k = 0; k < kBlocks; ++k) {
+#pragma unroll
+      for (int nt = 0; nt < kRowTiles; ++nt) score[k][nt][0] = score[k][nt][1] = score[k][nt][2] = score[k][nt][3] = 0;
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        uint32_t r[4][4];
+        DecodeGroup<KL, Kv::kK>(LoadWords<KL::kBits>(tile + k * kLayout.bytes() + j * GroupBytes(KL::kBits), lane), r);
+#pragma unroll
+        for (int pair = 0; pair < 2; ++pair) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const uint32_t a[4] = {r[2 * pair][2 * half], r[2 * pair + 1][2 * half], r[2 * pair][2 * half + 1],
+                                   r[2 * pair + 1][2 * half + 1]};
+#pragma unroll
+            for (int nt = 0; nt < kRowTiles; ++nt) Mma<KL::kBf16>(score[k][nt], a, q[nt][4 * j + 2 * pair + half]);
+          }
+        }
+      }
+    }
+  }
+
+  // Scores become logits in base 2; m moves up when they need it.
+  __device__ __forceinline__ void ScaleAndMask(uint32_t tile, const TileView& view,
+                                               float (&score)[kBlocks][kRowTiles][4], float2 (&scale)[kBlocks],
+                                               int lane) {
+    const int g = lane / 4, c = lane % 4;
+    const int last = view.first_token + 16 * kBlocks, seen_by_all = view.length - view.q_len + 1;
+    const bool edge = last > seen_by_all || (view.window > 0 && view.first_token < view.length - view.window);
+    float top[kRowTiles][2];
+#pragma unroll
+    for (int nt = 0; nt < kRowTiles; ++nt) top[nt][0] = top[nt][1] = kEmpty;
+#pragma unroll
+    for (int k = 0; k < kBlocks; ++k) {
+      float2 key = make_float2(1, 1), shift = make_float2(0, 0);
+      scale[k] = make_float2(1, 1);
+      if constexpr (KL::kScaled) key = LoadScales(tile + k * kLayout.bytes() + kLayout.scales(Kv::kK) + 4 * g);
+      if constexpr (VL::kScaled) {
+        scale[k] = LoadScales(tile + k * kLayout.bytes() + kLayout.scales(Kv::kV) + 4 * g);
+        if (edge) {
+          if (!view.Seen(view.first_token + 16 * k + 2 * g)) scale[k].x = 0;
+          if (!view.Seen(view.first_token + 16 * k + 2 * g + 1)) scale[k].y = 0;
+        }
+        shift = make_float2(fmaxf(__log2f(scale[k].x), -60.0f), fmaxf(__log2f(scale[k].y), -60.0f));
+      }
+#pragma unroll
+      for (int nt = 0; nt < kRowTiles; ++nt) {
+        float* x = score[k][nt];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) x[i] = fmaf(x[i] * (i < 2 ? key.x : key.y), factor[nt][i % 2], bias[nt][i % 2]);
+        if (view.softcap != 0) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {  // cap * tanh(x / cap)
+            x[i] = view.softcap * (1.0f - __fdividef(2.0f, Exp2(x[i] * (2.0f * kLog2E / view.softcap)) + 1.0f));
+          }
+        }
+        if (edge || view.alibi_slopes != nullptr) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int row = view.row0 + 8 * nt + 2 * c + i % 2, token = view.first_token + 16 * k + 2 * g + i / 2;
+            const int end = min(view.length - view.q_len + 1 + row / view.group, view.length);
+            if (view.alibi_slopes != nullptr) {
+              x[i] = fmaf(view.alibi_slopes[row % view.group] * kLog2E, static_cast<float>(token - end + 1), x[i]);
+            }
+            if (token >= end || (view.window > 0 && token < end - view.window)) x[i] = -INFINITY;
+          }
+        }
+        top[nt][0] = fmaxf(top[nt][0], fmaxf(x[0] + shift.x, x[2] + shift.y));
+        top[nt][1] = fmaxf(top[nt][1], fmaxf(x[1] + shift.x, x[3] + shift.y));
+      }
+    }
+    bool above = false;
+#pragma unroll
+    for (int nt = 0; nt < kRowTiles; ++nt) above |= top[nt][0] > m[nt][0] + 6.0f || top[nt][1] > m[nt][1] + 6.0f;
+    if (!__any_sync(0xffffffffu, above)) return;
+#pragma unroll
+    for (int nt = 0; nt < kRowTiles; ++nt) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float x = top[nt][i];
+#pragma unroll
+        for (int lanes = 4; lanes < 32; lanes *= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lanes));
+        x = fmaxf(x, m[nt][i]);
+        const float f = Exp2(m[nt][i] - x);
+        m[nt][i] = x;
+        l[nt][i] *= f;
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s) acc[nt][s][i] *= f, acc[nt][s][i + 2] *= f;
+      }
+    }
+  }
+
+  static __device__ __forceinline__ float2 LoadScales(uint32_t address) {
+    const uint32_t w = LoadShared(address);
+    return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
+  }
+};
+
+}  // namespace tersekv::cuda

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels take, and how they are launched. No CUDA types: a stream is a pointer, device memory plain pointers.
+// Launches allocate nothing and wait for nothing, so that they can be captured in a graph; lengths, slots and page ids
+// are read on the device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/cuda/layout.h"
+#include "tersekv/spec.h"
+#include "tersekv/status.h"
+
+namespace tersekv::cuda {
+
+enum class Type : int { kF32, kF16, kBF16 };
+
+// Strides are in elements.
+struct Rows {
+  void* data = nullptr;
+  Type type = Type::kBF16;
+  int64_t batch_stride = 0, token_stride = 0, head_stride = 0;
+};
+
+// Of one side and layer: [kv_heads, d] or null. A row is coded as (row - mean) * inv_scale.
+struct SideStats {
+  const float* mean = nullptr;
+  const float* scale = nullptr;
+  const float* inv_scale = nullptr;
+};
+
+// The packed history of one layer.
+struct Pool {
+  uint8_t* data = nullptr;  // [pages][kv_heads][page_tokens / 16] blocks, 16-byte aligned
+  BlockLayout block{};
+  bool bf16 = true;  // raw types: bf16, else f16
+  int kv_heads = 0;
+  int page_tokens = 64;  // 16, 32 or a multiple of 64
+  uint64_t seed = 0;     // of the signs
+  int layer = 0;
+  SideStats k, v;
+
+  size_t page_bytes() const {
+    return static_cast<size_t>(kv_heads) * static_cast<size_t>(page_tokens / kBlockTokens * block.bytes());
+  }
+};
+
+struct AppendParams {
+  Pool pool;
+  NormMode k_norm = NormMode::kUnbiased, v_norm = NormMode::kLs;
+  Rows k, v;                       // [tokens, kv_heads, d]
+  const int64_t* slots = nullptr;  // [tokens]: page * page_tokens + place, each once; below 0: the token is left out
+  int tokens = 0;
+  int* not_finite = nullptr;  // set to 1 when a row is not finite (it then decodes to its mean); or null
+};
+
+struct DecompressParams {
+  Pool pool;
+  Rows k, v;  // [tokens, kv_heads, d], written
+  const int64_t* slots = nullptr;
+  int tokens = 0;
+};
+
+struct AttendParams {
+  Pool pool;
+  Rows q, out;                           // [batch, q_len, heads, d]; the newest q_len tokens of each sequence
+  float* lse = nullptr;                  // [batch, q_len, heads] natural logarithm of the softmax's sum; or null
+  const int32_t* lengths = nullptr;      // [batch] tokens of each sequence, those of q included
+  const int32_t* block_table = nullptr;  // [batch, table_stride] page ids
+  int64_t table_stride = 0;
+  int batch = 0, heads = 0, q_len = 1;
+  float scale = 1;
+  int window = 0;                       // as in tersekv/attention.h; 0 = all
+  float softcap = 0;                    // 0 = off
+  const float* alibi_slopes = nullptr;  // [heads] or null
+  const float* sinks = nullptr;         // [heads] or null
+  bool rotate_out = true;               // false: out stays in transformed value space, without scale and mean
+  void* workspace = nullptr;            // WorkspaceBytes(), planned by PlanAttend for these lengths and window
+};
+
+// One architecture and device. kUnsupported names what is there; without CUDA every call answers it.
+Status Append(const AppendParams& params, void* stream);
+Status Decompress(const DecompressParams& params, void* stream);
+
+// Cuts the work of one step into ranges of tiles, one a thread block; the layers of the step share it. Deterministic:
+// the same lengths give the same cut and the same bits.
+Status WorkspaceBytes(const AttendParams& params, size_t* bytes);
+Status PlanAttend(const AttendParams& params, void* stream);
+Status Attend(const AttendParams& params, void* stream);
+
+// Combinations of (k_bits, v_bits, d) that this build holds, as text; "" without CUDA.
+const char* KernelList();
+
+}  // namespace tersekv::cuda

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace tersekv::gpu {
+
+// small: few and short, for compute-sanitizer.
+void CheckAppend(bool small);
+void CheckNotFinite();
+void CheckAttend(bool small);
+void CheckGraph();
+void CheckStreams();
+void CheckRefusals();
+
+}  // namespace tersekv::gpu

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/cuda/gpu/history.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "src/base/half.h"
+#include "src/codec/lloyd_max.h"
+
+namespace tersekv::gpu {
+
+using cuda::BlockLayout;
+using cuda::kBlockTokens;
+
+History::History(const HistoryShape& shape) : shape_(shape) {
+  Random random(shape.seed);
+  const size_t heads = static_cast<size_t>(shape.kv_heads), d = static_cast<size_t>(shape.d);
+  int total = 0, pages = 0;
+  for (const int length : shape.lengths) {
+    total += length;
+    const int own = (length + shape.page_tokens - 1) / shape.page_tokens;
+    pages += own;
+    table_stride_ = std::max(table_stride_, own);
+  }
+  std::vector<int32_t> ids(static_cast<size_t>(pages) + 3);  // some pages nobody has
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
+  for (size_t i = ids.size(); i-- > 1;)
+    std::swap(ids[i], ids[static_cast<size_t>(random.Below(static_cast<int>(i) + 1))]);
+  pages_of_.assign(shape.lengths.size() * static_cast<size_t>(table_stride_), 0x40000000);  // read: a wild address
+  size_t next = 0;
+  for (size_t b = 0; b < shape.lengths.size(); ++b) {
+    for (int i = 0; i * shape.page_tokens < shape.lengths[b]; ++i) {
+      pages_of_[b * static_cast<size_t>(table_stride_) + static_cast<size_t>(i)] = ids[next++];
+    }
+  }
+
+  pool_.block = {shape.k_bits, shape.v_bits, shape.d};
+  pool_.bf16 = shape.bf16;
+  pool_.kv_heads = shape.kv_heads;
+  pool_.page_tokens = shape.page_tokens;
+  pool_.seed = shape.seed;
+  pool_.layer = 3;
+  memory_ = DeviceArray<uint8_t>(ids.size() * pool_.page_bytes());
+  pool_.data = memory_.get();
+  device_lengths_ = DeviceArray<int32_t>(std::vector<int32_t>(shape.lengths.begin(), shape.lengths.end()));
+  table_ = DeviceArray<int32_t>(pages_of_);
+  if (shape.stats && pool_.block.scaled()) {
+    std::vector<float> all;
+    for (size_t i = 0; i < heads * d; ++i) {
+      k_mean.push_back(2 * random.Gaussian());
+      k_scale.push_back(std::exp(random.Gaussian() * 0.5f));
+      k_inv.push_back(1.0f / k_scale.back());
+      v_mean.push_back(random.Gaussian());
+    }
+    for (const auto* s : {&k_mean, &k_scale, &k_inv, &v_mean}) all.insert(all.end(), s->begin(), s->end());
+    stats_ = DeviceArray<float>(all);
+    pool_.k = {stats_.get(), stats_.get() + heads * d, stats_.get() + 2 * heads * d};
+    pool_.v = {stats_.get() + 3 * heads * d, nullptr, nullptr};
+  }
+
+  for (size_t b = 0; b < shape.lengths.size(); ++b) {
+    for (int t = 0; t < shape.lengths[b]; ++t) slots.push_back(Slot(static_cast<int>(b), t));
+  }
+  for (int t = 0; t < total; ++t) {
+    const float loud = std::exp(0.5f * random.Gaussian());
+    for (size_t i = 0; i < heads * d; ++i) {
+      const bool stats = !k_mean.empty();
+      k.push_back(F32ToBF16(random.Gaussian() * loud * (stats ? k_scale[i] : 1) + (stats ? k_mean[i] : 0)));
+      v.push_back(F32ToBF16(random.Gaussian() * loud + (stats ? v_mean[i] : 0)));
+    }
+  }
+  if (total > 0) {
+    const DeviceArray<uint16_t> rows_k(k), rows_v(v);
+    const DeviceArray<int64_t> device_slots(slots);
+    cuda::AppendParams p;
+    p.pool = pool_;
+    const int64_t width = shape.kv_heads * shape.d;
+    p.k = {rows_k.get(), cuda::Type::kBF16, 0, width, shape.d};
+    p.v = {rows_v.get(), cuda::Type::kBF16, 0, width, shape.d};
+    p.slots = device_slots.get();
+    p.tokens = total;
+    Ok(cuda::Append(p, nullptr));
+    Cuda(cudaDeviceSynchronize());
+  }
+  Reload();
+}
+
+int64_t History::Slot(int sequence, int token) const {
+  const int page = pages_of_[static_cast<size_t>(sequence * table_stride_ + token / shape_.page_tokens)];
+  return static_cast<int64_t>(page) * shape_.page_tokens + token % shape_.page_tokens;
+}
+
+const uint8_t* History::Block(int64_t slot, int kv_head) const {
+  const int64_t blocks = shape_.page_tokens / kBlockTokens;
+  return pages_.data() +
+         ((slot / shape_.page_tokens * shape_.kv_heads + kv_head) * blocks + slot % shape_.page_tokens / kBlockTokens) *
+             pool_.block.bytes();
+}
+
+uint32_t History::Stored(int64_t slot, int kv_head, Kv side, int channel) const {
+  const int bits = pool_.block.bits(side);
+  const cuda::Place at = cuda::PlaceOf(side, static_cast<int>(slot % kBlockTokens), channel);
+  const uint8_t* group = Block(slot, kv_head) + pool_.block.codes(side) + at.group * cuda::GroupBytes(bits);
+  uint32_t code = 0;
+  cuda::ForEachPiece(bits, side, at.unit, at.e, [&](int word, int bit, int width, int shift) {
+    uint32_t w;
+    std::memcpy(&w, group + cuda::WordOffset(bits, at.lane, word), 4);
+    code |= (w >> bit & ((1u << width) - 1)) << shift;
+  });
+  return code;
+}
+
+void History::ReadRecord(int64_t slot, int kv_head, Kv side, std::vector<uint8_t>* codes, uint16_t* scale) const {
+  codes->clear();
+  for (int c = 0; c < shape_.d; ++c) {
+    const int stored = static_cast<int>(Stored(slot, kv_head, side, c));
+    codes->push_back(static_cast<uint8_t>(cuda::CanonicalCode(pool_.block.bits(side), stored)));
+  }
+  std::memcpy(scale, Block(slot, kv_head) + pool_.block.scales(side) + 2 * (slot % kBlockTokens), 2);
+}
+
+void History::Read(int sequence, int kv_head, int token, Kv side, std::vector<double>* levels, double* scale) const {
+  const int64_t slot = Slot(sequence, token);
+  levels->clear();
+  if (!pool_.block.scaled()) {
+    *scale = 1;
+    for (int c = 0; c < shape_.d; ++c) {
+      const uint16_t value = static_cast<uint16_t>(Stored(slot, kv_head, side, c));
+      levels->push_back(static_cast<double>(shape_.bf16 ? BF16ToF32(value) : F16ToF32(value)));
+    }
+    return;
+  }
+  std::vector<uint8_t> codes;
+  uint16_t bits = 0;
+  ReadRecord(slot, kv_head, side, &codes, &bits);
+  *scale = static_cast<double>(BF16ToF32(bits));
+  for (const uint8_t c : codes) levels->push_back(LevelsOf(pool_.block.bits(side)).level[c]);
+}
+
+}  // namespace tersekv::gpu

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launches in graphs, on two streams, and those that are refused.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/cuda/gpu/attend_case.h"
+#include "tests/cuda/gpu/checks.h"
+
+namespace tersekv::gpu {
+namespace {
+
+HistoryShape Shape(uint64_t seed) {
+  HistoryShape shape;
+  shape.seed = seed;
+  return shape;
+}
+
+void ExpectEqual(const std::vector<float>& a, const std::vector<float>& b, const char* what) {
+  GPU_EXPECT(a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * 4) == 0, "%s differs", what);
+}
+
+}  // namespace
+
+// A graph captured once follows lengths that change between replays.
+void CheckGraph() {
+  Random random(11);
+  AttendCase c = AttendCase::Make(Shape(5), 0, false, &random);
+  std::vector<float> want, got, lse;
+  cudaStream_t stream;
+  Cuda(cudaStreamCreate(&stream));
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  Cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  c.Launch(stream);
+  Cuda(cudaStreamEndCapture(stream, &graph));
+  Cuda(cudaGraphInstantiate(&exec, graph, 0));
+  std::vector<int32_t> lengths(c.history->shape().lengths.begin(), c.history->shape().lengths.end());
+  for (int round = 0; round < 4; ++round) {
+    for (int32_t& n : lengths) n = round == 3 ? 0 : n - n / 3;
+    Cuda(cudaMemcpy(const_cast<int32_t*>(c.history->lengths()), lengths.data(), lengths.size() * 4,
+                    cudaMemcpyHostToDevice));
+    c.Run(&want, &lse);
+    c.Poison();
+    Cuda(cudaDeviceSynchronize());
+    Cuda(cudaGraphLaunch(exec, stream));
+    Cuda(cudaStreamSynchronize(stream));
+    c.Read(&got, &lse);
+    ExpectEqual(want, got, "a replayed graph");
+  }
+  Cuda(cudaGraphExecDestroy(exec));
+  Cuda(cudaGraphDestroy(graph));
+  Cuda(cudaStreamDestroy(stream));
+  std::printf("graph: captured once, replayed with 4 sets of lengths\n");
+}
+
+void CheckStreams() {
+  Random random(12);
+  AttendCase a = AttendCase::Make(Shape(6), 0, false, &random), b = AttendCase::Make(Shape(7), 4, false, &random);
+  std::vector<float> want_a, want_b, got, lse;
+  a.Run(&want_a, &lse);
+  b.Run(&want_b, &lse);
+  a.Poison();
+  b.Poison();
+  cudaStream_t streams[2];
+  for (cudaStream_t& s : streams) Cuda(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+  Cuda(cudaDeviceSynchronize());
+  for (int i = 0; i < 50; ++i) {
+    a.Launch(streams[0]);
+    b.Launch(streams[1]);
+  }
+  Cuda(cudaDeviceSynchronize());
+  a.Read(&got, &lse);
+  ExpectEqual(want_a, got, "stream 0");
+  b.Read(&got, &lse);
+  ExpectEqual(want_b, got, "stream 1");
+  for (cudaStream_t& s : streams) Cuda(cudaStreamDestroy(s));
+  std::printf("streams: 50 launches on each of two\n");
+}
+
+void CheckRefusals() {
+  Random random(13);
+  const AttendCase c = AttendCase::Make(Shape(8), 0, true, &random);
+  const auto refused = [&](auto change, const char* text) {
+    cuda::AttendParams p = c.Params();
+    change(&p);
+    const Status status = cuda::Attend(p, nullptr);
+    GPU_EXPECT(!status.ok() && status.message().find(text) != std::string::npos, "'%s' is not in '%s'", text,
+               status.message().c_str());
+  };
+  refused([](cuda::AttendParams* p) { p->pool.block.d = 80; }, "head_dim 80");
+  refused([](cuda::AttendParams* p) { p->pool.block.k_bits = 7; }, "7 and 4 bits");
+  refused([](cuda::AttendParams* p) { p->pool.page_tokens = 48; }, "48 tokens a page");
+  refused([](cuda::AttendParams* p) { p->q_len = 17; }, "17 new tokens");
+  refused([](cuda::AttendParams* p) { p->heads = p->pool.kv_heads + 1; }, "no multiple");
+  refused([](cuda::AttendParams* p) { p->q.head_stride = 3; }, "16 bytes");
+}
+
+}  // namespace tersekv::gpu
