@@ -19,8 +19,8 @@ Status CheckPool(const Pool& pool) {
     return Unsupported(fmt::format(
         "{} and {} bits: CUDA pages hold 2 to 6 or 8 bits on either side, or 16 (raw) on both", b.k_bits, b.v_bits));
   }
-  if (pool.page_tokens != 16 && pool.page_tokens != 32 && (pool.page_tokens <= 0 || pool.page_tokens % 64 != 0)) {
-    return Unsupported(fmt::format("{} tokens a page: 16, 32 or a multiple of 64", pool.page_tokens));
+  if (pool.page_tokens < 16 || (pool.page_tokens & (pool.page_tokens - 1)) != 0) {
+    return Unsupported(fmt::format("{} tokens a page: a power of two, at least 16", pool.page_tokens));
   }
   if (pool.kv_heads <= 0) return InvalidArgument(fmt::format("{} KV heads", pool.kv_heads));
   if (pool.data == nullptr || reinterpret_cast<uintptr_t>(pool.data) % 16 != 0) {

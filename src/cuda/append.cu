@@ -31,9 +31,9 @@ __device__ __forceinline__ uint32_t TransposeBytes(uint32_t a, int t) {
 }
 
 // tokens: bit i set when token first + i of the launch is coded; scale and code go to `stage`.
-template <Kv side, int bits, int d>
-__device__ __forceinline__ void EncodeSpan(const AppendParams& p, int head, int first, int span, uint32_t tokens,
-                                           Staging<d>* stage, int lane) {
+template <int bits, int d>
+__device__ __forceinline__ void EncodeSpan(const AppendParams& p, Kv side, int head, int first, int span,
+                                           uint32_t tokens, Staging<d>* stage, int lane) {
   const Pool& pool = p.pool;
   const Rows& rows = side == Kv::kK ? p.k : p.v;
   const SideStats& stats = side == Kv::kK ? pool.k : pool.v;
@@ -91,14 +91,15 @@ __device__ __forceinline__ void EncodeSpan(const AppendParams& p, int head, int 
   __syncwarp();
 }
 
-template <Kv side, int d>
-__device__ __forceinline__ uint8_t* StagedCode(Staging<d>* stage, int token, int channel) {
+template <int d>
+__device__ __forceinline__ uint8_t* StagedCode(Kv side, Staging<d>* stage, int token, int channel) {
   return side == Kv::kK ? stage->code + token * Staging<d>::kKStride + channel
                         : stage->code + channel * Staging<d>::kVStride + token;
 }
 
-template <Kv side, int bits, int d>
-__device__ __forceinline__ void WriteBlock(const BlockLayout& layout, uint8_t* block, Staging<d>* stage, int lane) {
+template <int bits, int d>
+__device__ __forceinline__ void WriteBlock(Kv side, const BlockLayout& layout, uint8_t* block, Staging<d>* stage,
+                                           int lane) {
   const int g = lane / 4, c = lane % 4;
 #pragma unroll
   for (int j = 0; j < d / kGroupChannels; ++j) {
@@ -109,8 +110,8 @@ __device__ __forceinline__ void WriteBlock(const BlockLayout& layout, uint8_t* b
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint8_t* from = side == Kv::kK
-                                  ? StagedCode<side, d>(stage, 2 * g + u % 2, 64 * j + 32 * (u / 2) + 8 * c + 4 * half)
-                                  : StagedCode<side, d>(stage, 4 * c, 64 * j + 16 * u + g + 8 * half);
+                                  ? StagedCode<d>(side, stage, 2 * g + u % 2, 64 * j + 32 * (u / 2) + 8 * c + 4 * half)
+                                  : StagedCode<d>(side, stage, 4 * c, 64 * j + 16 * u + g + 8 * half);
         code[half] = *reinterpret_cast<const uint32_t*>(from);
       }
 #pragma unroll
@@ -132,13 +133,13 @@ __device__ __forceinline__ void WriteBlock(const BlockLayout& layout, uint8_t* b
 }
 
 // One token into its place; words are shared with neighbours that other warps may be writing.
-template <Kv side, int bits, int d>
-__device__ __forceinline__ void WriteToken(const BlockLayout& layout, uint8_t* block, int place, Staging<d>* stage,
-                                           int at, int lane) {
+template <int bits, int d>
+__device__ __forceinline__ void WriteToken(Kv side, const BlockLayout& layout, uint8_t* block, int place,
+                                           Staging<d>* stage, int at, int lane) {
 #pragma unroll 1
   for (int channel = lane; channel < d; channel += 32) {
     const Place to = PlaceOf(side, place, channel);
-    const uint32_t code = *StagedCode<side, d>(stage, at, channel);
+    const uint32_t code = *StagedCode<d>(side, stage, at, channel);
     uint8_t* group = block + layout.codes(side) + to.group * GroupBytes(bits);
     ForEachPiece(bits, side, to.unit, to.e, [&](int word, int bit, int width, int shift) {
       const uint32_t mask = (1u << width) - 1;
@@ -171,9 +172,9 @@ __device__ __forceinline__ uint8_t* BlockOf(const Pool& pool, int64_t slot, int 
   return pool.data + block * pool.block.bytes();
 }
 
-template <Kv side, int bits, int d>
-__device__ __forceinline__ void AppendSide(const AppendParams& p, int head, int first, int span, Staging<d>* stage,
-                                           int lane) {
+template <int bits, int d>
+__device__ __forceinline__ void AppendSide(const AppendParams& p, Kv side, int head, int first, int span,
+                                           Staging<d>* stage, int lane) {
   const bool whole_blocks = span == kBlockTokens;
   // A token is `covered` when its whole block is in this launch; the warp whose span the block starts in writes it.
   bool covered = false, starts = false;
@@ -193,24 +194,24 @@ __device__ __forceinline__ void AppendSide(const AppendParams& p, int head, int 
     const uint32_t tokens = pass == 1 ? single : start != 0 ? 0xffffu : 0u;
     if (tokens == 0) continue;
     const int from = pass == 1 ? first : first + __ffs(static_cast<int>(start)) - 1;
-    EncodeSpan<side, bits, d>(p, head, from, pass == 1 ? span : kBlockTokens, tokens, stage, lane);
+    EncodeSpan<bits, d>(p, side, head, from, pass == 1 ? span : kBlockTokens, tokens, stage, lane);
     if (pass == 0) {
-      WriteBlock<side, bits, d>(p.pool.block, BlockOf(p.pool, p.slots[from], head), stage, lane);
+      WriteBlock<bits, d>(side, p.pool.block, BlockOf(p.pool, p.slots[from], head), stage, lane);
       __syncwarp();
       continue;
     }
     for (int i = 0; i < span; ++i) {
       if ((tokens >> i & 1u) == 0) continue;
       const int64_t slot = p.slots[from + i];
-      WriteToken<side, bits, d>(p.pool.block, BlockOf(p.pool, slot, head), static_cast<int>(slot % kBlockTokens), stage,
-                                i, lane);
+      WriteToken<bits, d>(side, p.pool.block, BlockOf(p.pool, slot, head), static_cast<int>(slot % kBlockTokens), stage,
+                          i, lane);
     }
   }
 }
 
 // Raw types: values as they are, one a thread; nobody shares them.
-template <Kv side, int d>
-__device__ __forceinline__ void AppendRaw(const AppendParams& p, int head, int first, int span, int lane) {
+template <int d>
+__device__ __forceinline__ void AppendRaw(const AppendParams& p, Kv side, int head, int first, int span, int lane) {
   const Rows& rows = side == Kv::kK ? p.k : p.v;
   for (int i = 0; i < span && first + i < p.tokens; ++i) {
     const int64_t slot = p.slots[first + i];
@@ -231,24 +232,24 @@ __device__ __forceinline__ void AppendRaw(const AppendParams& p, int head, int f
   }
 }
 
-template <Kv side, int d>
-__device__ __forceinline__ void AppendBits(const AppendParams& p, int head, int first, int span, Staging<d>* stage,
-                                           int lane) {
+template <int d>
+__device__ __forceinline__ void AppendBits(const AppendParams& p, Kv side, int head, int first, int span,
+                                           Staging<d>* stage, int lane) {
   switch (p.pool.block.bits(side)) {
     case 2:
-      return AppendSide<side, 2, d>(p, head, first, span, stage, lane);
+      return AppendSide<2, d>(p, side, head, first, span, stage, lane);
     case 3:
-      return AppendSide<side, 3, d>(p, head, first, span, stage, lane);
+      return AppendSide<3, d>(p, side, head, first, span, stage, lane);
     case 4:
-      return AppendSide<side, 4, d>(p, head, first, span, stage, lane);
+      return AppendSide<4, d>(p, side, head, first, span, stage, lane);
     case 5:
-      return AppendSide<side, 5, d>(p, head, first, span, stage, lane);
+      return AppendSide<5, d>(p, side, head, first, span, stage, lane);
     case 6:
-      return AppendSide<side, 6, d>(p, head, first, span, stage, lane);
+      return AppendSide<6, d>(p, side, head, first, span, stage, lane);
     case 8:
-      return AppendSide<side, 8, d>(p, head, first, span, stage, lane);
+      return AppendSide<8, d>(p, side, head, first, span, stage, lane);
     default:
-      return AppendRaw<side, d>(p, head, first, span, lane);
+      return AppendRaw<d>(p, side, head, first, span, lane);
   }
 }
 
@@ -259,11 +260,7 @@ __global__ void __launch_bounds__(kWarps * 32) AppendKernel(const __grid_constan
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int first = (static_cast<int>(blockIdx.x) * kWarps + warp) * span, head = static_cast<int>(blockIdx.y);
   if (first >= p.tokens) return;
-  if (blockIdx.z == 0) {
-    AppendBits<Kv::kK, d>(p, head, first, span, &stages[warp], lane);
-  } else {
-    AppendBits<Kv::kV, d>(p, head, first, span, &stages[warp], lane);
-  }
+  AppendBits<d>(p, blockIdx.z == 0 ? Kv::kK : Kv::kV, head, first, span, &stages[warp], lane);
 }
 
 template <int d>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of a few query rows over a packed, paged history: one thread block a multiprocessor, each with a range of
-// tiles (plan.cuh). Warps multiply tiles on their own; at the end of a pair each hands over its state, and one more
-// warp, the server, joins them while the others go on with the next pair. Parts of a pair that several blocks share
-// meet in the workspace, and the block that comes last joins them, in the order of the parts.
+// tiles (plan.cuh). Workers multiply tiles on their own; at the end of a pair each hands over its state, and four more
+// warps, the servers, join them and prepare queries while the workers go on with the next pair. Parts of a pair that
+// several blocks share meet in the workspace, and the block that comes last joins them, in the order of the parts.
 #pragma once
 
 #include "src/cuda/attend_launch.h"
@@ -17,27 +17,27 @@ struct AttendConfig {
   static constexpr int kTileLimit = 8704;  // bytes
   static constexpr int kBlocks = 4 * kLayout.bytes() <= kTileLimit ? 4 : 2 * kLayout.bytes() <= kTileLimit ? 2 : 1;
   static constexpr int kTileTokens = kBlocks * kBlockTokens;
-#ifndef KW
-#define KW 12
-#endif
-  static constexpr int kMaxWarps = d <= 128 && kRowTiles == 1 ? KW : 7;
-  static constexpr int kThreads = 32 * (kMaxWarps + 1);
+  static constexpr int kWorkers = d <= 128 && kRowTiles == 1 ? 12 : 8, kServers = 4;
+  static constexpr int kThreads = 32 * (kWorkers + kServers);
+  // A multiprocessor has 65,536 registers; what servers leave, workers take.
+  static constexpr int kServerRegisters = 56;
+  static constexpr int kWorkerRegisters = (65536 / 32 - kServers * kServerRegisters) / kWorkers / 8 * 8;
   static constexpr int kRows = 8 * kRowTiles;
   static constexpr int kStateStride = d + 4;  // floats of a row, padded against bank conflicts
   using Math = TileMath<KL, VL, d, kRowTiles, kBlocks>;
   using Source = TileSource<kTileTokens, kLayout.bytes()>;
-  static constexpr int kQueryBytes = kRows * Math::kQueryStride;
 
   // Offsets in the block's shared memory.
   struct Shared {
-    int states, state_terms, queries, terms, barriers, bytes;
+    int states, state_terms, queries, terms, barriers, pending, bytes;
     constexpr Shared(int warps, int slots, int rows)
         : states(warps * slots * Source::kTileBytes),
           state_terms(states + warps * rows * kStateStride * 4),
           queries((state_terms + warps * rows * 8 + 15) / 16 * 16),
-          terms(queries + 2 * kQueryBytes),
-          barriers(terms + 2 * kRows * static_cast<int>(sizeof(RowTerms))),
-          bytes(barriers + 8 * (warps * slots + 4) + 16) {}
+          terms(queries + 2 * rows * Math::kQueryStride),
+          barriers(terms + 2 * rows * static_cast<int>(sizeof(RowTerms))),
+          pending(barriers + 8 * (warps * slots + 5)),
+          bytes(pending + 16) {}
   };
 };
 
@@ -53,7 +53,7 @@ struct AttendBlock {
   RowRange rows;
   uint8_t* memory;
   typename C::Shared at;
-  int tid, lane, warp;
+  int lane, warp;
 
   __device__ float* State(int w, int row) const {
     return reinterpret_cast<float*>(memory + at.states) + (w * rows.rows + row) * C::kStateStride;
@@ -62,47 +62,48 @@ struct AttendBlock {
     return reinterpret_cast<float*>(memory + at.state_terms) + (w * rows.rows + row) * 2;
   }
   __device__ RowTerms* Terms(int buffer) const {
-    return reinterpret_cast<RowTerms*>(memory + at.terms) + buffer * C::kRows;
+    return reinterpret_cast<RowTerms*>(memory + at.terms) + buffer * rows.rows;
+  }
+  __device__ uint8_t* Queries(int buffer) const {
+    return memory + at.queries + buffer * rows.rows * C::Math::kQueryStride;
   }
   __device__ uint32_t Barrier(int i) const { return SharedAddress(memory + at.barriers) + 8 * i; }
-  __device__ uint32_t Full() const { return Barrier(shape.warps * shape.slots); }       // all states are there
-  __device__ uint32_t Empty() const { return Barrier(shape.warps * shape.slots + 1); }  // they have been read
-  __device__ uint32_t Query(int buffer) const { return Barrier(shape.warps * shape.slots + 2 + buffer); }
-  // Pairs whose parts this block joins when its own tiles are done: at most the first and the last.
-  __device__ int* Pending() const { return reinterpret_cast<int*>(memory + at.bytes) - 4; }
+  __device__ uint32_t Shared(int i) const { return Barrier(shape.warps * shape.slots + i); }
+  __device__ uint32_t Full() const { return Shared(0); }    // all states of a pair are there
+  __device__ uint32_t Empty() const { return Shared(1); }   // they have been read
+  __device__ uint32_t Served() const { return Shared(2); }  // the servers are done
+  __device__ uint32_t Query(int buffer) const { return Shared(3 + buffer); }
+  // [0]: how many pairs this block joins when its own tiles are done; then 0 for the range's first pair, 1 for its
+  // last.
+  __device__ int* Pending() const { return reinterpret_cast<int*>(memory + at.pending); }
+
+  __device__ void InitBarriers() const {
+    BarrierInit(Full(), shape.warps);
+    BarrierInit(Empty(), C::kServers);
+    BarrierInit(Served(), C::kServers);
+    for (int i = 0; i < 2; ++i) BarrierInit(Query(i), C::kServers);
+    Pending()[0] = 0;
+  }
 
   // Rows first, first + step, ... of a pair's queries.
-  __device__ void Prepare(const PairCursor& pair, int buffer, int first, int step) const {
-    for (int row = first; row < C::kRows; row += step) {
-      PrepareQuery<KL, d>(p, rows, pair.batch, pair.head, row,
-                          memory + at.queries + buffer * C::kQueryBytes + row * C::Math::kQueryStride,
+  __device__ __forceinline__ void Prepare(const PairCursor& pair, int buffer, int first, int step) const {
+#pragma unroll 1
+    for (int row = first; row < rows.rows; row += step) {
+      PrepareQuery<KL, d>(p, rows, pair.batch, pair.head, row, Queries(buffer) + row * C::Math::kQueryStride,
                           Terms(buffer) + row, lane);
     }
   }
 
-  // The parts of a pair: one a range that it touches. Slot 0 of a range holds what began before it or with it.
-  struct Parts {
-    int first, count;  // ranges
-    bool second_slot;  // of the first range
-  };
-  __device__ Parts PartsOf(const PairCursor& pair) const {
-    const int tiles = ws.header->tiles, ranges = ws.header->ranges;
-    const int first = RangeOf(tiles, pair.begin, ranges), last = RangeOf(tiles, pair.end() - 1, ranges);
-    return {first, last - first + 1, RangeBegin(tiles, first, ranges) < pair.begin};
-  }
-  __device__ float* Part(const Parts& parts, int k) const {
-    const int slot = 2 * (parts.first + k) + (k == 0 && parts.second_slot ? 1 : 0);
+  __device__ float* Part(const PairParts& parts, int k) const {
+    const int slot = 2 * (parts.first + k) + (k == 0 ? parts.second_slot : 0);
     return ws.parts + (static_cast<size_t>(blockIdx.y) * 2 * shape.blocks + slot) * PartFloats(shape.rows, d);
   }
   __device__ bool Whole(const PairCursor& pair) const { return pair.begin >= range.begin && pair.end() <= range.end; }
 
   // Joins the warps' states of rows first, first + step, ...: the result when nobody shares the pair, else a part.
-  __device__ void Join(const PairCursor& pair, int first, int step) const {
-    float* part = nullptr;
-    if (!Whole(pair)) {
-      const Parts parts = PartsOf(pair);
-      part = Part(parts, static_cast<int>(blockIdx.x) - parts.first);
-    }
+  __device__ __forceinline__ void Join(const PairCursor& pair, const PairParts& parts, int first, int step) const {
+    float* part = Whole(pair) ? nullptr : Part(parts, static_cast<int>(blockIdx.x) - parts.first);
+#pragma unroll 1
     for (int row = first; row < rows.rows; row += step) {
       RowState<d> r = JoinStates<d, false>(
           shape.warps, [&](int w) { return State(w, row); }, [&](int w) { return StateTerms(w, row); }, lane);
@@ -116,22 +117,153 @@ struct AttendBlock {
   }
 
   // One thread, after the block's part is written: whether it was the pair's last one.
-  __device__ bool Arrive(const PairCursor& pair) const {
+  __device__ bool Arrive(const PairCursor& pair, const PairParts& parts) const {
     __threadfence();
     const int pairs = p.batch * p.pool.kv_heads;
     int32_t* counter = ws.counters + blockIdx.y * pairs + pair.batch * p.pool.kv_heads + pair.head;
-    if (atomicAdd(counter, 1) != PartsOf(pair).count - 1) return false;
+    if (atomicAdd(counter, 1) != parts.count - 1) return false;
     *counter = 0;  // for the next launch
     __threadfence();
     return true;
   }
 
-  __device__ RowState<d> JoinParts(const Parts& parts, int row, int from, int to) const {
+  __device__ __forceinline__ RowState<d> JoinParts(const PairParts& parts, int row, int from, int to) const {
     return JoinStates<d, true>(
         to - from, [&](int i) { return Part(parts, from + i) + row * d; },
         [&](int i) { return Part(parts, from + i) + shape.rows * d + 2 * row; }, lane);
   }
+
+  // A worker's tiles, pair by pair; returns the last pair, whose states are in shared memory.
+  __device__ __forceinline__ PairCursor Work() const;
+  // The servers' part: all pairs but the last.
+  __device__ __forceinline__ void Serve() const;
+  // The workers again, all of them: the last pair, and pairs that are this block's to finish.
+  __device__ __forceinline__ void Finish(const PairCursor& pair) const;
 };
+
+template <class KL, class VL, int d, int kRowTiles>
+__device__ __forceinline__ PairCursor AttendBlock<KL, VL, d, kRowTiles>::Work() const {
+  const int warps = shape.warps, kv_heads = p.pool.kv_heads;
+  PairCursor pair(range);
+  if (warp >= warps) {  // left over: joins states only
+    __syncthreads();
+    while (pair.end() < range.end) pair.Next(ws.sequences, kv_heads);
+    return pair;
+  }
+  typename C::Source source(p, ws.sequences, range, warp, warps,
+                            SharedAddress(memory) + warp * shape.slots * C::Source::kTileBytes,
+                            Barrier(warp * shape.slots), shape.slots, lane);
+  Prepare(pair, 0, warp, warps);
+  __syncthreads();
+  TileView view{0, 0, p.q_len, rows.group, rows.row0, p.window, p.softcap * kLog2E, nullptr};
+  typename C::Math math;
+  for (int segment = 0;; ++segment) {
+    if (segment > 0) BarrierWait(Query(segment % 2), (segment - 1) / 2 % 2);
+    math.Clear();
+    math.LoadQuery(SharedAddress(Queries(segment % 2)), Terms(segment % 2), rows.rows, lane);
+    view.length = pair.sequence.length;
+    if (p.alibi_slopes != nullptr) view.alibi_slopes = p.alibi_slopes + pair.head * rows.group;
+    const int end = min(pair.end(), range.end);
+#pragma unroll 1
+    while (source.tile() < end) {
+      view.first_token = (pair.sequence.first + source.tile() - pair.begin) * C::kTileTokens;
+      math.Step(source.Wait(), view, lane);
+      source.Release();
+    }
+    if (segment > 0) BarrierWait(Empty(), (segment - 1) % 2);
+#pragma unroll
+    for (int nt = 0; nt < kRowTiles; ++nt) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float l = math.l[nt][i];
+#pragma unroll
+        for (int lanes = 4; lanes < 32; lanes *= 2) l += __shfl_xor_sync(kFullWarp, l, lanes);
+        const int row = 8 * nt + 2 * (lane % 4) + i;
+        if (row >= rows.rows) continue;
+        if (lane < 4) *reinterpret_cast<float2*>(StateTerms(warp, row)) = make_float2(math.m[nt][i], l);
+        float* state = State(warp, row) + lane / 4;
+#pragma unroll
+        for (int s = 0; s < d / 16; ++s) {
+          state[16 * s] = math.acc[nt][s][i];
+          state[16 * s + 8] = math.acc[nt][s][i + 2];
+        }
+      }
+    }
+    if (pair.end() >= range.end) break;
+    __syncwarp();
+    if (lane == 0) BarrierArrive(Full());
+    pair.Next(ws.sequences, kv_heads);
+  }
+  return pair;
+}
+
+template <class KL, class VL, int d, int kRowTiles>
+__device__ __forceinline__ void AttendBlock<KL, VL, d, kRowTiles>::Serve() const {
+  const int server = warp - C::kWorkers, kv_heads = p.pool.kv_heads;
+  if (warp == C::kWorkers && lane == 0) InitBarriers();
+  __syncthreads();
+  PairCursor pair(range), ahead(range);
+  // Segment -1 only prepares the query of segment 1; the first one's was the workers' own.
+#pragma unroll 1
+  for (int segment = -1; segment < 0 || pair.end() < range.end; ++segment) {
+    if (segment >= 0) {
+      BarrierWait(Full(), segment % 2);
+      Join(pair, range.head_parts, server, C::kServers);
+      __syncwarp();
+      if (lane == 0) BarrierArrive(Empty());
+    }
+    if (ahead.end() < range.end) {
+      ahead.Next(ws.sequences, kv_heads);
+      Prepare(ahead, segment & 1, server, C::kServers);
+      __syncwarp();
+      if (lane == 0) BarrierArrive(Query(segment & 1));
+    }
+    if (segment < 0) continue;
+    if (pair.begin < range.begin) {  // the first pair, shared with earlier blocks
+      NamedBarrier(2, 32 * C::kServers);
+      if (server == 0 && lane == 0 && Arrive(pair, range.head_parts)) Pending()[++Pending()[0]] = 0;
+    }
+    pair.Next(ws.sequences, kv_heads);
+  }
+  if (lane == 0) BarrierArrive(Served());
+}
+
+template <class KL, class VL, int d, int kRowTiles>
+__device__ __forceinline__ void AttendBlock<KL, VL, d, kRowTiles>::Finish(const PairCursor& pair) const {
+  constexpr int kWorkerThreads = 32 * C::kWorkers;
+  BarrierWait(Served(), 0);
+  NamedBarrier(1, kWorkerThreads);
+  Join(pair, range.tail_parts, warp, C::kWorkers);
+  if (!Whole(pair)) {
+    NamedBarrier(1, kWorkerThreads);
+    if (warp == 0 && lane == 0 && Arrive(pair, range.tail_parts)) Pending()[++Pending()[0]] = 1;
+  }
+  NamedBarrier(1, kWorkerThreads);
+  const int pending = Pending()[0];
+#pragma unroll 1
+  for (int i = 1; i <= pending; ++i) {
+    const bool last = Pending()[i] == 1;
+    const PairParts parts = last ? range.tail_parts : range.head_parts;
+    const int batch = last ? pair.batch : range.batch, head = last ? pair.head : range.head;
+    // Teams of a row: each joins a run of parts, then the first joins the teams.
+    const int teams = max(1, min(4, min(shape.warps / rows.rows, parts.count / 2)));
+#pragma unroll 1
+    for (int unit = warp; unit < teams * rows.rows; unit += C::kWorkers) {
+      const int row = unit % rows.rows, team = unit / rows.rows;
+      const RowState<d> r = JoinParts(parts, row, parts.count * team / teams, parts.count * (team + 1) / teams);
+      StoreValues<d / 32>(State(team, row), Type::kF32, lane * (d / 32), r.acc);
+      if (lane == 0) *reinterpret_cast<float2*>(StateTerms(team, row)) = make_float2(r.m, r.l);
+    }
+    NamedBarrier(1, kWorkerThreads);
+#pragma unroll 1
+    for (int row = warp; row < rows.rows; row += C::kWorkers) {
+      RowState<d> r = JoinStates<d, false>(
+          teams, [&](int w) { return State(w, row); }, [&](int w) { return StateTerms(w, row); }, lane);
+      FinishRow<VL, d>(p, rows, batch, head, row, r, lane);
+    }
+    NamedBarrier(1, kWorkerThreads);
+  }
+}
 
 template <class KL, class VL, int d, int kRowTiles>
 __global__ void __launch_bounds__(AttendConfig<KL, VL, d, kRowTiles>::kThreads, 1)
@@ -139,148 +271,28 @@ __global__ void __launch_bounds__(AttendConfig<KL, VL, d, kRowTiles>::kThreads, 
                      const __grid_constant__ Workspace ws) {
   using C = AttendConfig<KL, VL, d, kRowTiles>;
   extern __shared__ __align__(128) uint8_t memory[];
-  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32, warps = shape.warps;
-  const int kv_heads = p.pool.kv_heads, group = p.heads / kv_heads, all_rows = group * p.q_len;
-  const int row0 = static_cast<int>(blockIdx.y) * shape.rows;
-  const RowRange rows{row0, min(shape.rows, all_rows - row0), group};
-
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const RangeStart range = ws.ranges[blockIdx.x];
+  const int group = p.heads / p.pool.kv_heads, row0 = static_cast<int>(blockIdx.y) * shape.rows;
+  const RowRange rows{row0, min(shape.rows, group * p.q_len - row0), group};
+  const AttendBlock<KL, VL, d, kRowTiles> block{
+      p, ws, shape, range, rows, memory, typename C::Shared(shape.warps, shape.slots, rows.rows), lane, warp};
+  if (range.begin < range.end) {
+    if (warp < C::kWorkers) {
+      SetRegisters<C::kWorkerRegisters, true>();
+      block.Finish(block.Work());
+    } else {
+      SetRegisters<C::kServerRegisters, false>();
+      block.Serve();
+    }
+  }
+  if (warp >= C::kWorkers) return;
   for (int b = static_cast<int>(blockIdx.x); b < p.batch; b += static_cast<int>(gridDim.x)) {  // empty sequences
     if (ws.sequences[b].count != 0) continue;
-    for (int i = warp; i < kv_heads * rows.rows; i += warps + 1) {
+    for (int i = warp; i < p.pool.kv_heads * rows.rows; i += C::kWorkers) {
       RowState<d> r{kEmpty, 0, {}};
       FinishRow<VL, d>(p, rows, b, i / rows.rows, i % rows.rows, r, lane);
     }
-  }
-  if (static_cast<int>(blockIdx.x) >= ws.header->ranges) return;
-
-  const RangeStart range = ws.ranges[blockIdx.x];
-  const AttendBlock<KL, VL, d, kRowTiles> block{
-      p, ws, shape, range, rows, memory, typename C::Shared(warps, shape.slots, rows.rows), tid, lane, warp};
-  if (tid == 0) {
-    BarrierInit(block.Full(), warps);
-    BarrierInit(block.Empty(), 1);
-    BarrierInit(block.Query(0), 1);
-    BarrierInit(block.Query(1), 1);
-    block.Pending()[0] = 0;
-  }
-  PairCursor pair(range, kv_heads);
-  int segment = 0;
-
-  if (warp < warps) {
-    typename C::Source source(p, ws.sequences, range, warp, warps,
-                              SharedAddress(memory) + warp * shape.slots * C::Source::kTileBytes,
-                              block.Barrier(warp * shape.slots), shape.slots, lane);
-    block.Prepare(pair, 0, warp, warps + 1);
-    __syncthreads();
-    TileView view{0, 0, p.q_len, group, row0, p.window, p.softcap * kLog2E, nullptr};
-    typename C::Math math;
-    for (;; ++segment) {
-      if (segment > 0) BarrierWait(block.Query(segment % 2), (segment - 1) / 2 % 2);
-      math.Clear();
-      math.LoadQuery(SharedAddress(memory + block.at.queries) + segment % 2 * C::kQueryBytes, block.Terms(segment % 2),
-                     lane);
-      view.length = pair.sequence.length;
-      if (p.alibi_slopes != nullptr) view.alibi_slopes = p.alibi_slopes + pair.head * group;
-      const int end = min(pair.end(), range.end);
-#pragma unroll 1
-      while (source.tile() < end) {
-        view.first_token = (pair.sequence.first + source.tile() - pair.begin) * C::kTileTokens;
-        const uint32_t tile = source.Wait();
-        math.Step(tile, view, lane);
-        source.Release();
-      }
-      if (segment > 0) BarrierWait(block.Empty(), (segment - 1) % 2);
-#pragma unroll
-      for (int nt = 0; nt < kRowTiles; ++nt) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float l = math.l[nt][i];
-#pragma unroll
-          for (int lanes = 4; lanes < 32; lanes *= 2) l += __shfl_xor_sync(kFullWarp, l, lanes);
-          const int row = 8 * nt + 2 * (lane % 4) + i;
-          if (row >= rows.rows) continue;
-          if (lane < 4) {
-            *reinterpret_cast<float2*>(block.StateTerms(warp, row)) = make_float2(math.m[nt][i], l);
-          }
-          float* state = block.State(warp, row) + lane / 4;
-#pragma unroll
-          for (int s = 0; s < d / 16; ++s) {
-            state[16 * s] = math.acc[nt][s][i];
-            state[16 * s + 8] = math.acc[nt][s][i + 2];
-          }
-        }
-      }
-      if (pair.end() >= range.end) break;
-      __syncwarp();
-      if (lane == 0) BarrierArrive(block.Full());
-      pair.Next(ws.sequences, kv_heads);
-    }
-  } else {
-    block.Prepare(pair, 0, warp, warps + 1);
-    __syncthreads();
-    PairCursor ahead = pair;
-    auto prepare_next = [&](int s) {  // of segment s; `ahead` stands at s - 1
-      if (ahead.end() >= range.end) return;
-      ahead.Next(ws.sequences, kv_heads);
-      block.Prepare(ahead, s % 2, 0, 1);
-      __syncwarp();
-      if (lane == 0) BarrierArrive(block.Query(s % 2));
-    };
-    prepare_next(1);
-    for (; pair.end() < range.end; ++segment) {
-      BarrierWait(block.Full(), segment % 2);
-      block.Join(pair, 0, 1);
-      __syncwarp();
-      if (lane == 0) BarrierArrive(block.Empty());
-      prepare_next(segment + 2);
-      if (pair.begin < range.begin) {  // shared with earlier blocks
-        int last = lane == 0 ? block.Arrive(pair) : 0;
-        last = __shfl_sync(kFullWarp, last, 0);
-        const auto parts = block.PartsOf(pair);
-        if (last != 0 && parts.count <= 4) {
-          for (int row = 0; row < rows.rows; ++row) {
-            RowState<d> r = block.JoinParts(parts, row, 0, parts.count);
-            FinishRow<VL, d>(p, rows, pair.batch, pair.head, row, r, lane);
-          }
-        } else if (last != 0 && lane == 0) {
-          block.Pending()[++block.Pending()[0]] = 0;  // the range's first pair
-        }
-      }
-      pair.Next(ws.sequences, kv_heads);
-    }
-  }
-
-  // The last pair: every warp has stopped there.
-  __syncthreads();
-  block.Join(pair, warp, warps + 1);
-  __syncthreads();
-  if (tid == 0 && !block.Whole(pair) && block.Arrive(pair)) {
-    block.Pending()[++block.Pending()[0]] = 1;
-  }
-  __syncthreads();
-  const int pending = block.Pending()[0];
-  for (int i = 1; i <= pending; ++i) {
-    const PairCursor joined = block.Pending()[i] == 1 ? pair : PairCursor(range, kv_heads);
-    const auto parts = block.PartsOf(joined);
-    const int teams = max(1, min(4, min((warps + 1) / rows.rows, parts.count)));  // of a row; each takes a run of parts
-    for (int unit = warp; unit < teams * rows.rows; unit += warps + 1) {
-      const int row = unit % rows.rows, team = unit / rows.rows;
-      RowState<d> r = block.JoinParts(parts, row, parts.count * team / teams, parts.count * (team + 1) / teams);
-      if (teams == 1) {
-        FinishRow<VL, d>(p, rows, joined.batch, joined.head, row, r, lane);
-        continue;
-      }
-      StoreValues<d / 32>(block.State(team, row), Type::kF32, lane * (d / 32), r.acc);
-      if (lane == 0) *reinterpret_cast<float2*>(block.StateTerms(team, row)) = make_float2(r.m, r.l);
-    }
-    if (teams == 1) continue;
-    __syncthreads();
-    for (int row = warp; row < rows.rows; row += warps + 1) {
-      RowState<d> r = JoinStates<d, false>(
-          teams, [&](int w) { return block.State(w, row); }, [&](int w) { return block.StateTerms(w, row); }, lane);
-      FinishRow<VL, d>(p, rows, joined.batch, joined.head, row, r, lane);
-    }
-    __syncthreads();
   }
 }
 

@@ -42,7 +42,7 @@ struct AttendInstance {
   static Status Divide(int shared, int major, AttendShape* out) {
     using C = Config<kRowTiles>;
     const int slots = out->slots > 0 ? out->slots : 2;
-    int warps = out->warps > 0 ? out->warps : C::kMaxWarps;
+    int warps = out->warps > 0 ? out->warps : C::kWorkers;
     while (warps > 0 && typename C::Shared(warps, slots, out->rows).bytes > shared) --warps;
     if (warps == 0) {
       return Unsupported("a thread block of this device has " + std::to_string(shared) +
@@ -71,7 +71,7 @@ struct AttendInstance {
     if (error != cudaSuccess) return Internal(std::string("attend: ") + cudaGetErrorString(error));
     const WorkspaceLayout layout(shape.blocks, p.batch, p.pool.kv_heads, shape.row_tiles, shape.rows, d);
     const dim3 grid(static_cast<unsigned>(shape.blocks), static_cast<unsigned>(shape.row_tiles));
-    kernel<<<grid, static_cast<unsigned>(32 * (shape.warps + 1)), static_cast<size_t>(shape.shared_bytes),
+    kernel<<<grid, static_cast<unsigned>(Config<kRowTiles>::kThreads), static_cast<size_t>(shape.shared_bytes),
              static_cast<cudaStream_t>(stream)>>>(p, shape, layout.At(p.workspace));
     return LaunchStatus("attend");
   }

@@ -16,49 +16,46 @@ struct RowRange {
 };
 
 // Row `row` of (batch, kv_head) becomes f16 (bf16 for raw bf16 keys) at `out` and its terms. The row is scaled by a
-// power of two to a largest value in [2^13, 2^14), so that f16 is precise for queries of any size. Rows past the last:
-// zeros.
+// power of two to a largest value in [2^13, 2^14), so that f16 is precise for queries of any size.
 template <class KL, int d>
 __device__ __forceinline__ void PrepareQuery(const AttendParams& p, const RowRange& range, int batch, int kv_head,
                                              int row, uint8_t* out, RowTerms* terms, int lane) {
   constexpr int kWidth = d / 32;
-  float x[kWidth] = {};
-  float mean_product = 0, factor = 0;
-  if (row < range.rows) {
-    const int channel = lane * kWidth;
-    LoadValues<kWidth>(p.q.data, p.q.type,
-                       batch * p.q.batch_stride + range.token(row) * p.q.token_stride +
-                           range.head(row, kv_head) * p.q.head_stride + channel,
-                       x);
-    if constexpr (KL::kScaled) {
-      const SideStats& stats = p.pool.k;
-      if (stats.mean != nullptr) {
+  float x[kWidth];
+  float mean_product = 0;
+  const int channel = lane * kWidth;
+  LoadValues<kWidth>(p.q.data, p.q.type,
+                     batch * p.q.batch_stride + range.token(row) * p.q.token_stride +
+                         range.head(row, kv_head) * p.q.head_stride + channel,
+                     x);
+  if constexpr (KL::kScaled) {
+    const SideStats& stats = p.pool.k;
+    if (stats.mean != nullptr) {
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) mean_product = fmaf(x[i], stats.mean[kv_head * d + channel + i], mean_product);
-        mean_product = WarpSum(mean_product);
-      }
-      const uint32_t signs = RowSigns<d>(p.pool, kv_head, Kv::kK, lane);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        if (stats.scale != nullptr) x[i] *= stats.scale[kv_head * d + channel + i];
-        x[i] = FlipSign(x[i], signs >> i & 1u);
-      }
-      Hadamard<d>(x, lane);
-      const float inv_sqrt_d = 1.0f / sqrtf(static_cast<float>(d));
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) x[i] *= inv_sqrt_d;
+      for (int i = 0; i < kWidth; ++i) mean_product = fmaf(x[i], stats.mean[kv_head * d + channel + i], mean_product);
+      mean_product = WarpSum(mean_product);
     }
-    float largest = 0;
+    const uint32_t signs = RowSigns<d>(p.pool, kv_head, Kv::kK, lane);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) largest = fmaxf(largest, fabsf(x[i]));
-    largest = WarpMax(largest);
-    // 2^(13 - exponent); rows below 2^-100 count as that.
-    const int exponent = max(static_cast<int>(__float_as_uint(largest) >> 23), 27) - 127;
-    const float up = __uint_as_float(static_cast<uint32_t>(127 + 13 - exponent) << 23);
-    factor = p.scale * kLog2E * KL::kUnit / up;
+    for (int i = 0; i < kWidth; ++i) {
+      if (stats.scale != nullptr) x[i] *= stats.scale[kv_head * d + channel + i];
+      x[i] = FlipSign(x[i], signs >> i & 1u);
+    }
+    Hadamard<d>(x, lane);
+    const float inv_sqrt_d = 1.0f / sqrtf(static_cast<float>(d));
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) x[i] *= up;
+    for (int i = 0; i < kWidth; ++i) x[i] *= inv_sqrt_d;
   }
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) largest = fmaxf(largest, fabsf(x[i]));
+  largest = WarpMax(largest);
+  // 2^(13 - exponent); rows below 2^-100 count as that.
+  const int exponent = max(static_cast<int>(__float_as_uint(largest) >> 23), 27) - 127;
+  const float up = __uint_as_float(static_cast<uint32_t>(127 + 13 - exponent) << 23);
+  const float factor = p.scale * kLog2E * KL::kUnit / up;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) x[i] *= up;
 #pragma unroll
   for (int i = 0; i < kWidth; i += 2) {
     uint32_t w;
@@ -87,23 +84,40 @@ __device__ __forceinline__ RowState<d> JoinStates(int count, At at, Terms terms,
     if constexpr (kGlobal) return __ldcg(v);
     return *v;
   };
+  constexpr int kBatch = 4;  // loads in flight
   RowState<d> r;
   r.m = kEmpty;
   r.l = 0;
 #pragma unroll
   for (float& v : r.acc) v = 0;
-#pragma unroll 8
-  for (int i = 0; i < count; ++i) r.m = fmaxf(r.m, load2(terms(i)).x);
-#pragma unroll 4
-  for (int i = 0; i < count; ++i) {
-    const float2 state = load2(terms(i));
-    const float f = Exp2(state.x - r.m);
-    r.l = fmaf(state.y, f, r.l);
+#pragma unroll 1
+  for (int first = 0; first < count; first += kBatch) {
+    float2 state[kBatch], v[kBatch][kWidth / 2];
 #pragma unroll
-    for (int c = 0; c < kWidth; c += 2) {
-      const float2 v = load2(at(i) + lane * kWidth + c);
-      r.acc[c] = fmaf(v.x, f, r.acc[c]);
-      r.acc[c + 1] = fmaf(v.y, f, r.acc[c + 1]);
+    for (int i = 0; i < kBatch; ++i) {
+      const int k = min(first + i, count - 1);
+      state[i] = load2(terms(k));
+#pragma unroll
+      for (int c = 0; c < kWidth / 2; ++c) v[i][c] = load2(at(k) + lane * kWidth + 2 * c);
+      if (first + i >= count) state[i] = make_float2(kEmpty, 0);
+    }
+    float m = r.m;
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) m = fmaxf(m, state[i].x);
+    const float old = Exp2(r.m - m);
+    r.m = m;
+    r.l *= old;
+#pragma unroll
+    for (float& x : r.acc) x *= old;
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const float f = first + i < count ? Exp2(state[i].x - m) : 0.0f;
+      r.l = fmaf(state[i].y, f, r.l);
+#pragma unroll
+      for (int c = 0; c < kWidth / 2; ++c) {
+        r.acc[2 * c] = fmaf(v[i][c].x, f, r.acc[2 * c]);
+        r.acc[2 * c + 1] = fmaf(v[i][c].y, f, r.acc[2 * c + 1]);
+      }
     }
   }
   return r;

@@ -14,11 +14,8 @@ struct PairCursor {
   SequenceTiles sequence;
   int batch, head, begin;  // begin: the pair's first tile in the order of all tiles
 
-  __device__ PairCursor(const RangeStart& range, int kv_heads)
-      : sequence(range.sequence),
-        batch(range.pair / kv_heads),
-        head(range.pair - batch * kv_heads),
-        begin(range.pair_begin) {}
+  __device__ explicit PairCursor(const RangeStart& range)
+      : sequence(range.sequence), batch(range.batch), head(range.head), begin(range.pair_begin) {}
   __device__ int end() const { return begin + sequence.count; }
   // There must be a next one.
   __device__ void Next(const SequenceTiles* sequences, int kv_heads) {
@@ -48,6 +45,7 @@ class TileSource {
         copy_tokens_(min(p.pool.page_tokens, kTileTokens)),
         copies_(kTileTokens / copy_tokens_),
         batch_tiles_(32 / copies_),
+        page_shift_(Log2(p.pool.page_tokens)),
         slots_(slots),
         barriers_(barriers),
         slot_count_(count) {
@@ -87,22 +85,31 @@ class TileSource {
   }
 
  private:
+  static __device__ int Log2(int n) {
+    int shift = 0;
+    while (1 << shift < n) ++shift;
+    return shift;
+  }
+
   // Lane i: index in the pool of the first block of copy i % copies of tile ordinal + i / copies.
   __device__ uint32_t FirstBlock(int ordinal) const {
     const int t = first_ + (ordinal + lane_ / copies_) * step_;
     if (t >= range_.end || lane_ >= batch_tiles_ * copies_) return 0;
     const int kv_heads = p_.pool.kv_heads;
     SequenceTiles s = range_.sequence;
-    int b = range_.pair / kv_heads;
-    while (t >= s.start + s.count * kv_heads) s = sequences_[++b];
-    const int head = (t - s.start) / s.count;
-    const int token = (s.first + t - s.start - head * s.count) * kTileTokens + lane_ % copies_ * copy_tokens_;
+    int b = range_.batch, head = range_.head, begin = range_.pair_begin;
+    if (t >= begin + s.count) {
+#pragma unroll 1
+      while (t >= s.start + s.count * kv_heads) s = sequences_[++b];
+      head = (t - s.start) / s.count;
+      begin = s.start + head * s.count;
+    }
+    const int token = (s.first + t - begin) * kTileTokens + lane_ % copies_ * copy_tokens_;
     if (token >= s.length) return 0;  // nobody reads what is copied
-    const int page = token / p_.pool.page_tokens;
-    const int32_t id = p_.block_table[b * p_.table_stride + page];
+    const int32_t id = p_.block_table[b * p_.table_stride + (token >> page_shift_)];
     if (id < 0) return 0;  // a page that has left the window
-    return (static_cast<uint32_t>(id) * kv_heads + head) * (p_.pool.page_tokens / kBlockTokens) +
-           (token - page * p_.pool.page_tokens) / kBlockTokens;
+    return ((static_cast<uint32_t>(id) * kv_heads + head) << (page_shift_ - 4)) +
+           ((token & (p_.pool.page_tokens - 1)) / kBlockTokens);
   }
 
   __device__ void Fill(int slot) {
@@ -139,7 +146,7 @@ class TileSource {
   const AttendParams& p_;
   const SequenceTiles* sequences_;
   const RangeStart& range_;
-  int first_, step_, lane_, copy_tokens_, copies_, batch_tiles_;
+  int first_, step_, lane_, copy_tokens_, copies_, batch_tiles_, page_shift_;
   uint32_t slots_, barriers_;
   int slot_count_;
   uint32_t blocks_, next_blocks_;

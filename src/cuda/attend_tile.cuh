@@ -61,21 +61,23 @@ struct TileMath {
     }
   }
 
-  // query: [8 * kRowTiles] rows of kQueryStride bytes; terms: [8 * kRowTiles].
-  __device__ __forceinline__ void LoadQuery(uint32_t query, const RowTerms* terms, int lane) {
+  // query: [rows] of kQueryStride bytes; terms: [rows].
+  __device__ __forceinline__ void LoadQuery(uint32_t query, const RowTerms* terms, int rows, int lane) {
     const int g = lane / 4, c = lane % 4;
 #pragma unroll
     for (int nt = 0; nt < kRowTiles; ++nt) {
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) {
         const int channel = i / 4 * 64 + i / 2 % 2 * 32 + c * 8 + i % 2 * 4;
-        const uint2 v = LoadShared2(query + (8 * nt + g) * kQueryStride + 2 * channel);
+        uint2 v = make_uint2(0, 0);
+        if (8 * nt + g < rows) v = LoadShared2(query + (8 * nt + g) * kQueryStride + 2 * channel);
         q[nt][i][0] = v.x, q[nt][i][1] = v.y;
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        factor[nt][i] = terms[8 * nt + 2 * c + i].factor;
-        bias[nt][i] = terms[8 * nt + 2 * c + i].bias;
+        const int row = min(8 * nt + 2 * c + i, rows - 1);
+        factor[nt][i] = terms[row].factor;
+        bias[nt][i] = terms[row].bias;
       }
     }
   }
@@ -173,44 +175,32 @@ struct TileMath {
     const int g = lane / 4, c = lane % 4;
     const int last = view.first_token + 16 * kBlocks, seen_by_all = view.length - view.q_len + 1;
     const bool edge = last > seen_by_all || (view.window > 0 && view.first_token < view.length - view.window);
-    float top[kRowTiles][2];
-#pragma unroll
-    for (int nt = 0; nt < kRowTiles; ++nt) top[nt][0] = top[nt][1] = kEmpty;
 #pragma unroll
     for (int k = 0; k < kBlocks; ++k) {
-      float2 key = make_float2(1, 1), shift = make_float2(0, 0);
+      float2 key = make_float2(1, 1);
       scale[k] = make_float2(1, 1);
       if constexpr (KL::kScaled) key = LoadScales(tile + k * kLayout.bytes() + kLayout.scales(Kv::kK) + 4 * g);
-      if constexpr (VL::kScaled) {
-        scale[k] = LoadScales(tile + k * kLayout.bytes() + kLayout.scales(Kv::kV) + 4 * g);
-        if (edge) {
-          if (!view.Seen(view.first_token + 16 * k + 2 * g)) scale[k].x = 0;
-          if (!view.Seen(view.first_token + 16 * k + 2 * g + 1)) scale[k].y = 0;
-        }
-        shift = make_float2(fmaxf(__log2f(scale[k].x), -60.0f), fmaxf(__log2f(scale[k].y), -60.0f));
-      }
+      if constexpr (VL::kScaled) scale[k] = LoadScales(tile + k * kLayout.bytes() + kLayout.scales(Kv::kV) + 4 * g);
 #pragma unroll
       for (int nt = 0; nt < kRowTiles; ++nt) {
         float* x = score[k][nt];
 #pragma unroll
         for (int i = 0; i < 4; ++i) x[i] = fmaf(x[i] * (i < 2 ? key.x : key.y), factor[nt][i % 2], bias[nt][i % 2]);
-        if (view.softcap != 0) {
+      }
+    }
+    if (edge || view.softcap != 0 || view.alibi_slopes != nullptr) ChangeScores(view, score, scale, g, c);
+    float top[kRowTiles][2];
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {  // cap * tanh(x / cap)
-            x[i] = view.softcap * (1.0f - __fdividef(2.0f, Exp2(x[i] * (2.0f * kLog2E / view.softcap)) + 1.0f));
-          }
-        }
-        if (edge || view.alibi_slopes != nullptr) {
+    for (int nt = 0; nt < kRowTiles; ++nt) top[nt][0] = top[nt][1] = kEmpty;
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int row = view.row0 + 8 * nt + 2 * c + i % 2, token = view.first_token + 16 * k + 2 * g + i / 2;
-            const int end = min(view.length - view.q_len + 1 + row / view.group, view.length);
-            if (view.alibi_slopes != nullptr) {
-              x[i] = fmaf(view.alibi_slopes[row % view.group] * kLog2E, static_cast<float>(token - end + 1), x[i]);
-            }
-            if (token >= end || (view.window > 0 && token < end - view.window)) x[i] = -INFINITY;
-          }
-        }
+    for (int k = 0; k < kBlocks; ++k) {
+      float2 shift = make_float2(0, 0);
+      if constexpr (VL::kScaled) {
+        shift = make_float2(fmaxf(__log2f(scale[k].x), -60.0f), fmaxf(__log2f(scale[k].y), -60.0f));
+      }
+#pragma unroll
+      for (int nt = 0; nt < kRowTiles; ++nt) {
+        const float* x = score[k][nt];
         top[nt][0] = fmaxf(top[nt][0], fmaxf(x[0] + shift.x, x[2] + shift.y));
         top[nt][1] = fmaxf(top[nt][1], fmaxf(x[1] + shift.x, x[3] + shift.y));
       }
@@ -232,6 +222,40 @@ struct TileMath {
         l[nt][i] *= f;
 #pragma unroll
         for (int s = 0; s < kSteps; ++s) acc[nt][s][i] *= f, acc[nt][s][i + 2] *= f;
+      }
+    }
+  }
+
+  // Softcap, ALiBi, and tokens that a row does not see.
+  static __device__ __forceinline__ void ChangeScores(const TileView& view, float (&score)[kBlocks][kRowTiles][4],
+                                                      float2 (&scale)[kBlocks], int g, int c) {
+#pragma unroll
+    for (int k = 0; k < kBlocks; ++k) {
+      const int first = view.first_token + 16 * k + 2 * g;
+      if (!view.Seen(first)) scale[k].x = 0;
+      if (!view.Seen(first + 1)) scale[k].y = 0;
+    }
+#pragma unroll
+    for (int nt = 0; nt < kRowTiles; ++nt) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = view.row0 + 8 * nt + 2 * c + i;
+        const int end = min(view.length - view.q_len + 1 + row / view.group, view.length);
+        const int begin = view.window > 0 ? end - view.window : 0;
+        const float slope = view.alibi_slopes != nullptr ? view.alibi_slopes[row % view.group] * kLog2E : 0.0f;
+#pragma unroll
+        for (int k = 0; k < kBlocks; ++k) {
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            float& x = score[k][nt][i + 2 * j];
+            const int token = view.first_token + 16 * k + 2 * g + j;
+            if (view.softcap != 0) {  // cap * tanh(x / cap)
+              x = view.softcap * (1.0f - __fdividef(2.0f, Exp2(x * (2.0f * kLog2E / view.softcap)) + 1.0f));
+            }
+            x = fmaf(slope, static_cast<float>(token - end + 1), x);
+            if (token >= end || token < begin) x = -INFINITY;
+          }
+        }
       }
     }
   }

@@ -35,7 +35,7 @@ struct Pool {
   BlockLayout block{};
   bool bf16 = true;  // raw types: bf16, else f16
   int kv_heads = 0;
-  int page_tokens = 64;  // 16, 32 or a multiple of 64
+  int page_tokens = 64;  // a power of two, at least 16
   uint64_t seed = 0;     // of the signs
   int layer = 0;
   SideStats k, v;

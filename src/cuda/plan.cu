@@ -20,6 +20,33 @@ __device__ SequenceTiles TilesOf(const PlanShape& shape, int length) {
   return s;
 }
 
+struct Pair {
+  int batch, head, begin;
+  SequenceTiles sequence;
+};
+
+__device__ Pair FindPair(const PlanShape& shape, const SequenceTiles* sequences, int tile) {
+  int low = 0, high = shape.batch - 1;  // the last sequence that starts at or before; empty ones share their start
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (sequences[middle].start <= tile) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  while (sequences[low].count == 0) --low;
+  const SequenceTiles s = sequences[low];
+  const int head = (tile - s.start) / s.count;
+  return {low, head, s.start + head * s.count, s};
+}
+
+__device__ PairParts PartsOf(const Pair& pair, int tiles, int ranges) {
+  const int first = RangeOf(tiles, pair.begin, ranges);
+  const int last = RangeOf(tiles, pair.begin + pair.sequence.count - 1, ranges);
+  return {first, last - first + 1, RangeBegin(tiles, first, ranges) < pair.begin ? 1 : 0};
+}
+
 __global__ void __launch_bounds__(kThreads) PlanKernel(PlanShape shape, const int32_t* lengths, Workspace out) {
   __shared__ int32_t sums[kThreads / 32];
   __shared__ int32_t total;
@@ -51,26 +78,20 @@ __global__ void __launch_bounds__(kThreads) PlanKernel(PlanShape shape, const in
   int ranges = shape.blocks;
   if (pairs < ranges && ranges / pairs * pairs * 20 >= ranges * 19) ranges = ranges / pairs * pairs;
   ranges = min(ranges, tiles);
-  if (thread == 0) *out.header = {tiles, ranges, {0, 0}};
   for (int i = thread; i < pairs * shape.row_tiles; i += kThreads) out.counters[i] = 0;
-  for (int c = thread; c < ranges; c += kThreads) {
+  for (int c = thread; c < shape.blocks; c += kThreads) {
     RangeStart r{};
-    r.begin = RangeBegin(tiles, c, ranges);
-    r.end = RangeBegin(tiles, c + 1, ranges);
-    int low = 0, high = shape.batch - 1;  // the last sequence that starts at or before; empty ones share their start
-    while (low < high) {
-      const int middle = (low + high + 1) / 2;
-      if (out.sequences[middle].start <= r.begin) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
+    if (c < ranges) {
+      r.begin = RangeBegin(tiles, c, ranges);
+      r.end = RangeBegin(tiles, c + 1, ranges);
+      const Pair tail = FindPair(shape, out.sequences, r.end - 1), head = FindPair(shape, out.sequences, r.begin);
+      r.batch = head.batch;
+      r.head = head.head;
+      r.sequence = head.sequence;
+      r.pair_begin = head.begin;
+      r.head_parts = PartsOf(head, tiles, ranges);
+      r.tail_parts = PartsOf(tail, tiles, ranges);
     }
-    while (out.sequences[low].count == 0) --low;
-    r.sequence = out.sequences[low];
-    const int head = (r.begin - r.sequence.start) / r.sequence.count;
-    r.pair = low * shape.kv_heads + head;
-    r.pair_begin = r.sequence.start + head * r.sequence.count;
     out.ranges[c] = r;
   }
 }

@@ -2,7 +2,7 @@
 // The cut of one step's work, in the workspace. A pair is a (sequence, KV head); its history is a run of tiles from the
 // first one that any query sees. All pairs' tiles, one after the other, are cut into equal ranges, one a thread block.
 //
-// workspace = PlanHeader | RangeStart [ranges] | SequenceTiles [batch] | counters [row_tiles][pairs] | parts
+// workspace = RangeStart [blocks] | SequenceTiles [batch] | counters [row_tiles][pairs] | parts
 // A range has at most two parts of pairs that others work on, too: its first and its last.
 #pragma once
 
@@ -13,12 +13,6 @@
 
 namespace tersekv::cuda {
 
-struct PlanHeader {
-  int32_t tiles;   // of all pairs
-  int32_t ranges;  // thread blocks that have work
-  int32_t unused[2];
-};
-
 struct SequenceTiles {
   int32_t start;  // of its first pair, in the order of all tiles
   int32_t count;  // a pair
@@ -26,15 +20,24 @@ struct SequenceTiles {
   int32_t length;
 };
 
+// The parts of a pair: one a range that it touches. Slot 0 of a range holds what began before it or with it.
+struct PairParts {
+  int32_t first, count;  // ranges
+  int32_t second_slot;   // of the first range
+};
+
+// One thread block's work; begin == end: none.
 struct RangeStart {
-  int32_t begin, end;  // tiles
-  int32_t pair;
-  int32_t pair_begin;
-  SequenceTiles sequence;
+  int32_t begin, end;      // tiles
+  int32_t batch, head;     // the pair it starts in
+  SequenceTiles sequence;  // its sequence
+  int32_t pair_begin;      // the pair's first tile
+  PairParts head_parts;    // of that pair
+  PairParts tail_parts;    // of the pair it ends in
+  int32_t unused;
 };
 
 struct Workspace {
-  PlanHeader* header;
   RangeStart* ranges;
   SequenceTiles* sequences;
   int32_t* counters;
@@ -46,20 +49,18 @@ constexpr size_t PartFloats(int rows, int d) { return static_cast<size_t>(rows) 
 
 // Offsets in bytes; every array starts at a multiple of 16.
 struct WorkspaceLayout {
-  size_t ranges, sequences, counters, parts, bytes;
+  size_t sequences, counters, parts, bytes;
 
   constexpr WorkspaceLayout(int blocks, int batch, int kv_heads, int row_tiles, int rows, int d)
-      : ranges(sizeof(PlanHeader)),
-        sequences(ranges + sizeof(RangeStart) * static_cast<size_t>(blocks)),
+      : sequences(sizeof(RangeStart) * static_cast<size_t>(blocks)),
         counters(sequences + sizeof(SequenceTiles) * static_cast<size_t>(batch)),
         parts((counters + 4 * static_cast<size_t>(batch) * static_cast<size_t>(kv_heads * row_tiles) + 15) / 16 * 16),
         bytes(parts + 4 * PartFloats(rows, d) * 2 * static_cast<size_t>(blocks * row_tiles)) {}
 
   Workspace At(void* memory) const {
     uint8_t* p = static_cast<uint8_t*>(memory);
-    return {reinterpret_cast<PlanHeader*>(p), reinterpret_cast<RangeStart*>(p + ranges),
-            reinterpret_cast<SequenceTiles*>(p + sequences), reinterpret_cast<int32_t*>(p + counters),
-            reinterpret_cast<float*>(p + parts)};
+    return {reinterpret_cast<RangeStart*>(p), reinterpret_cast<SequenceTiles*>(p + sequences),
+            reinterpret_cast<int32_t*>(p + counters), reinterpret_cast<float*>(p + parts)};
   }
 };
 

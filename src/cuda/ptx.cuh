@@ -125,4 +125,20 @@ __device__ __forceinline__ void WaitCopies() {
 }
 #endif
 
+// Barrier `id` of the thread block, for `threads` of its threads.
+__device__ __forceinline__ void NamedBarrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+// Moves registers between groups of four warps; all of a group call it.
+template <int kRegisters, bool kMore>
+__device__ __forceinline__ void SetRegisters() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  if constexpr (kMore) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+  }
+#endif
+}
+
 }  // namespace tersekv::cuda

@@ -33,14 +33,11 @@ __device__ __forceinline__ void RowHadamard(float (&x)[d / 32][4], int q) {
   }
 #pragma unroll
   for (int stride = 1; stride < kRowLanes; stride *= 2) {
-    const bool upper = (q & stride) != 0;
+    const float sign = (q & stride) != 0 ? -1.0f : 1.0f;
 #pragma unroll
     for (auto& v : x) {
 #pragma unroll
-      for (float& f : v) {
-        const float other = __shfl_xor_sync(kFullWarp, f, stride);
-        f = upper ? other - f : f + other;
-      }
+      for (float& f : v) f = __fmaf_rn(sign, f, __shfl_xor_sync(kFullWarp, f, stride));  // +-f + other, rounded once
     }
   }
 #pragma unroll
@@ -90,7 +87,7 @@ __device__ __forceinline__ void FillEdges(float s, uint32_t* edge, std::integer_
 }
 
 template <int bits>
-__device__ __forceinline__ int MagnitudeOf(int index) {
+__device__ __forceinline__ float MagnitudeOf(int index) {
   uint32_t low = internal::kMagnitudes<bits, 0>, high = internal::kMagnitudes<bits, 4>;
   if constexpr (bits >= 5) {
     if ((index & 8) != 0) low = internal::kMagnitudes<bits, 8>, high = internal::kMagnitudes<bits, 12>;
@@ -99,7 +96,8 @@ __device__ __forceinline__ int MagnitudeOf(int index) {
     if ((index & 24) == 16) low = internal::kMagnitudes<bits, 16>, high = internal::kMagnitudes<bits, 20>;
     if ((index & 24) == 24) low = internal::kMagnitudes<bits, 24>, high = internal::kMagnitudes<bits, 28>;
   }
-  return static_cast<int>(Permute(low, high, static_cast<uint32_t>(index) & 7u) & 0xffu);
+  // 2^23 + byte, less 2^23: quicker than a conversion.
+  return __uint_as_float((Permute(low, high, static_cast<uint32_t>(index) & 7u) & 0xffu) | 0x4B000000u) - 0x1p23f;
 }
 
 // y becomes codes as they are stored; p: <y, level>; n2: <level, level>; peak: the grid's largest |y|. s = 0: canonical
@@ -108,7 +106,7 @@ template <int bits, int d>
 __device__ __forceinline__ void QuantiseRow(const float (&y)[d / 32][4], float s, uint32_t (&codes)[d / 32], float* p,
                                             float* n2, float* peak) {
   float sum[4] = {0, 0, 0, 0};
-  int squares = 0;
+  float squares = 0;  // exact: integers below 2^24
   *peak = 0;
   if constexpr (bits > 6) {
     constexpr float kGrid = static_cast<float>(LevelsOf(bits).grid);
@@ -131,9 +129,8 @@ __device__ __forceinline__ void QuantiseRow(const float (&y)[d / 32][4], float s
       for (int j = 0; j < 4; ++j) {
         const float level = rintf(y[k][j] * ratio);
         sum[j] = sum[j] + y[k][j] * level;
-        const int i = static_cast<int>(level);
-        squares += i * i;
-        const int code = s != 0 ? i + LevelsOf(bits).grid : 0;
+        squares = squares + level * level;
+        const int code = s != 0 ? static_cast<int>(level) + LevelsOf(bits).grid : 0;
         codes[k] |= static_cast<uint32_t>(StoredCode(bits, code)) << (8 * j);
       }
     }
@@ -152,10 +149,9 @@ __device__ __forceinline__ void QuantiseRow(const float (&y)[d / 32][4], float s
         const bool negative = !(y[k][j] > 0);
         const uint32_t magnitude = (__float_as_uint(y[k][j]) & 0x7fffffffu) + (negative ? 1u : 0u);
         const int index = CountBelow<kHalf - 1>(magnitude, edge);
-        const int level = s != 0 ? MagnitudeOf<bits>(index) : 0;
-        squares += level * level;
-        const float term = fabsf(y[k][j]) * static_cast<float>(level);
-        sum[j] = sum[j] + (negative ? (y[k][j] < 0 ? term : -term) : term);
+        const float level = MagnitudeOf<bits>(index);
+        squares = __fmaf_rn(level, level, squares);
+        sum[j] = sum[j] + fabsf(y[k][j]) * level;  // the level has the value's sign
         const uint32_t code =
             s != 0 ? static_cast<uint32_t>(index | (negative ? kHalf : 0)) : static_cast<uint32_t>(StoredCode(bits, 0));
         codes[k] |= code << (8 * j);
@@ -164,8 +160,8 @@ __device__ __forceinline__ void QuantiseRow(const float (&y)[d / 32][4], float s
   }
   *p = TreeSum(sum);
 #pragma unroll
-  for (int lanes = 1; lanes < kRowLanes; lanes *= 2) squares += __shfl_xor_sync(kFullWarp, squares, lanes);
-  *n2 = static_cast<float>(squares);
+  for (int lanes = 1; lanes < kRowLanes; lanes *= 2) squares = squares + __shfl_xor_sync(kFullWarp, squares, lanes);
+  *n2 = squares;
 }
 
 }  // namespace tersekv::cuda

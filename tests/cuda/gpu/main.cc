@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tersekv_gpu_check [--small]: everything that can be checked on the device at hand. --small: for compute-sanitizer.
+// tersekv_gpu_check [--small]: everything that can be checked on the device at hand; less of it for compute-sanitizer.
 #include <cstring>
 
 #include "src/cuda/params.h"
