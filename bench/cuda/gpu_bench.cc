@@ -148,7 +148,7 @@ void BenchAttend(const std::vector<int>& s, const std::string& spec, const Optio
   const cuda::WorkspaceLayout layout(shape.blocks, batch, kv_heads, shape.row_tiles, shape.rows, d);
   const DeviceArray<uint8_t> workspace(layout.bytes);
   p.workspace = workspace.get();
-  const cuda::PlanShape plan{batch, kv_heads, q_len, 0, shape.tile_tokens, shape.blocks, shape.row_tiles};
+  const cuda::PlanShape plan{batch, kv_heads, q_len, 0, shape.tile_tokens, shape.blocks, shape.row_tiles * shape.rows};
   p.block_table = device_table.get();
   double plan_us = 0, plan_chain = 0, chain = 0, single = 0;
   Time(

@@ -22,6 +22,10 @@ Status CheckPool(const Pool& pool) {
   if (pool.page_tokens < 16 || (pool.page_tokens & (pool.page_tokens - 1)) != 0) {
     return Unsupported(fmt::format("{} tokens a page: a power of two, at least 16", pool.page_tokens));
   }
+  for (const float* stats :
+       {pool.k.mean, pool.k.scale, pool.k.inv_scale, pool.v.mean, pool.v.scale, pool.v.inv_scale}) {
+    if (reinterpret_cast<uintptr_t>(stats) % 16 != 0) return InvalidArgument("statistics must be aligned to 16 bytes");
+  }
   if (pool.kv_heads <= 0) return InvalidArgument(fmt::format("{} KV heads", pool.kv_heads));
   if (pool.data == nullptr || reinterpret_cast<uintptr_t>(pool.data) % 16 != 0) {
     return InvalidArgument("the pool's memory must be there and aligned to 16 bytes");
@@ -102,7 +106,8 @@ Status PlanAttend(const AttendParams& p, void* stream) {
   AttendShape shape;
   TERSEKV_RETURN_IF_ERROR(Choose(p, &kernel, &shape));
   if (p.batch == 0) return {};
-  const PlanShape plan{p.batch, p.pool.kv_heads, p.q_len, p.window, shape.tile_tokens, shape.blocks, shape.row_tiles};
+  const PlanShape plan{
+      p.batch, p.pool.kv_heads, p.q_len, p.window, shape.tile_tokens, shape.blocks, shape.row_tiles * shape.rows};
   return LaunchPlan(plan, p.lengths, LayoutOf(p, shape).At(p.workspace), stream);
 }
 

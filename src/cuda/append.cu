@@ -11,6 +11,10 @@ namespace tersekv::cuda {
 namespace {
 
 constexpr int kWarps = 4;
+
+struct Parameters : AppendParams {
+  int page_shift;
+};
 constexpr int kShortLaunch = 512;  // tokens; below, spans of 4 use more of the device
 
 // Codes of one span as bytes. K: [token][channel]; V: [channel][token]; both padded against bank conflicts.
@@ -30,34 +34,75 @@ __device__ __forceinline__ uint32_t TransposeBytes(uint32_t a, int t) {
   return Permute(a, y, (t & 2) == 0 ? 0x5410 : 0x3276);
 }
 
+// A lane's values of a row as they are stored: 16-bit types are loaded a step ahead, all at once; fp32 is not.
+template <int d>
+struct RawRow {
+  uint2 w[d / 32];
+
+  __device__ __forceinline__ void Load(const Rows& rows, int64_t at) {
+    if (rows.type == Type::kF32) return;
+    const uint16_t* from = static_cast<const uint16_t*>(rows.data) + at;
+#pragma unroll
+    for (int k = 0; k < d / 32; ++k) w[k] = __ldcs(reinterpret_cast<const uint2*>(from + 32 * k));
+  }
+  __device__ __forceinline__ void Widen(const Rows& rows, int64_t at, float (&x)[d / 32][4]) const {
+    if (rows.type == Type::kF32) {
+      const float* from = static_cast<const float*>(rows.data) + at;
+#pragma unroll
+      for (int k = 0; k < d / 32; ++k) {
+        const float4 v = __ldcs(reinterpret_cast<const float4*>(from + 32 * k));
+        x[k][0] = v.x, x[k][1] = v.y, x[k][2] = v.z, x[k][3] = v.w;
+      }
+    } else if (rows.type == Type::kBF16) {
+#pragma unroll
+      for (int k = 0; k < d / 32; ++k) {
+        x[k][0] = __uint_as_float(w[k].x << 16), x[k][1] = __uint_as_float(w[k].x & 0xffff0000u);
+        x[k][2] = __uint_as_float(w[k].y << 16), x[k][3] = __uint_as_float(w[k].y & 0xffff0000u);
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < d / 32; ++k) {
+        const float2 a = __half22float2(*reinterpret_cast<const __half2*>(&w[k].x));
+        const float2 b = __half22float2(*reinterpret_cast<const __half2*>(&w[k].y));
+        x[k][0] = a.x, x[k][1] = a.y, x[k][2] = b.x, x[k][3] = b.y;
+      }
+    }
+  }
+};
+
 // tokens: bit i set when token first + i of the launch is coded; scale and code go to `stage`.
 template <int bits, int d>
-__device__ __forceinline__ void EncodeSpan(const AppendParams& p, Kv side, int head, int first, int span,
-                                           uint32_t tokens, Staging<d>* stage, int lane) {
+__device__ __forceinline__ void EncodeSpan(const Parameters& p, Kv side, int head, int first, int span, uint32_t tokens,
+                                           Staging<d>* stage, int lane) {
   const Pool& pool = p.pool;
   const Rows& rows = side == Kv::kK ? p.k : p.v;
   const SideStats& stats = side == Kv::kK ? pool.k : pool.v;
   const int q = lane % kRowLanes, t = lane / kRowLanes;
   uint64_t sign_word = 0;
   if (lane < d / 64) sign_word = SignWord(pool.seed, pool.layer, head, side == Kv::kV, lane);
+  const int64_t offset = head * rows.head_stride + 4 * q;
+  RawRow<d> next;
+  next.Load(rows, min(first + t, p.tokens - 1) * rows.token_stride + offset);
 #pragma unroll 1
   for (int at = 0; at < span; at += 4) {
+    const RawRow<d> raw = next;
+    if (at + 4 < span) next.Load(rows, min(first + at + 4 + t, p.tokens - 1) * rows.token_stride + offset);
     if ((tokens >> at & 15u) == 0) continue;
-    const int token = min(first + at + t, p.tokens - 1);
     float x[d / 32][4], sum[4] = {0, 0, 0, 0};
-#pragma unroll
-    for (int k = 0; k < d / 32; ++k) {
-      LoadValues<4>(rows.data, rows.type, token * rows.token_stride + head * rows.head_stride + 32 * k + 4 * q, x[k]);
-    }
+    raw.Widen(rows, min(first + at + t, p.tokens - 1) * rows.token_stride + offset, x);
 #pragma unroll
     for (int k = 0; k < d / 32; ++k) {
       const int channel = head * d + 32 * k + 4 * q;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (stats.mean != nullptr) x[k][j] = x[k][j] - stats.mean[channel + j];
-        if (stats.inv_scale != nullptr) x[k][j] = x[k][j] * stats.inv_scale[channel + j];
-        sum[j] = sum[j] + x[k][j] * x[k][j];
+      if (stats.mean != nullptr) {
+        const float4 mean = *reinterpret_cast<const float4*>(stats.mean + channel);
+        x[k][0] = x[k][0] - mean.x, x[k][1] = x[k][1] - mean.y, x[k][2] = x[k][2] - mean.z, x[k][3] = x[k][3] - mean.w;
       }
+      if (stats.inv_scale != nullptr) {
+        const float4 by = *reinterpret_cast<const float4*>(stats.inv_scale + channel);
+        x[k][0] = x[k][0] * by.x, x[k][1] = x[k][1] * by.y, x[k][2] = x[k][2] * by.z, x[k][3] = x[k][3] * by.w;
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sum[j] = sum[j] + x[k][j] * x[k][j];
       const uint32_t sign = static_cast<uint32_t>(__shfl_sync(kFullWarp, sign_word, k / 2) >> (32 * (k % 2) + 4 * q));
 #pragma unroll
       for (int j = 0; j < 4; ++j) x[k][j] = FlipSign(x[k][j], sign >> j & 1u);
@@ -152,43 +197,52 @@ __device__ __forceinline__ void WriteToken(Kv side, const BlockLayout& layout, u
   if (lane == 0) reinterpret_cast<uint16_t*>(block + layout.scales(side))[place] = stage->scale[at];
 }
 
-__device__ __forceinline__ int64_t SlotOf(const AppendParams& p, int token) {
-  return token >= 0 && token < p.tokens ? p.slots[token] : -1;
-}
-
-// Whether slots[token .. token + 16) fill one block in order.
-__device__ __forceinline__ bool FillsBlock(const AppendParams& p, int token) {
-  const int64_t slot = SlotOf(p, token);
-  if (slot < 0 || slot % kBlockTokens != 0) return false;
-  for (int i = 1; i < kBlockTokens; ++i) {
-    if (SlotOf(p, token + i) != slot + i) return false;
-  }
-  return true;
-}
-
-__device__ __forceinline__ uint8_t* BlockOf(const Pool& pool, int64_t slot, int head) {
-  const int64_t page = slot / pool.page_tokens, blocks = pool.page_tokens / kBlockTokens;
-  const int64_t block = (page * pool.kv_heads + head) * blocks + slot % pool.page_tokens / kBlockTokens;
+__device__ __forceinline__ uint8_t* BlockOf(const Pool& pool, int64_t slot, int head, int page_shift) {
+  const int64_t page = slot >> page_shift;
+  const int64_t block = ((page * pool.kv_heads + head) << (page_shift - 4)) +
+                        (static_cast<int>(slot) & (pool.page_tokens - 1)) / kBlockTokens;
   return pool.data + block * pool.block.bytes();
 }
 
-template <int bits, int d>
-__device__ __forceinline__ void AppendSide(const AppendParams& p, Kv side, int head, int first, int span,
-                                           Staging<d>* stage, int lane) {
-  const bool whole_blocks = span == kBlockTokens;
-  // A token is `covered` when its whole block is in this launch; the warp whose span the block starts in writes it.
-  bool covered = false, starts = false;
-  if (lane < span) {
-    const int64_t slot = SlotOf(p, first + lane);
-    if (slot < 0) {
-      covered = true;
-    } else if (whole_blocks) {
-      starts = slot % kBlockTokens == 0 && FillsBlock(p, first + lane);
-      covered = starts || FillsBlock(p, first + lane - static_cast<int>(slot % kBlockTokens));
-    }
+// Of the span's tokens, bit i for first + i: those whose whole block is in this launch, in order (`covered`), and the
+// one where such a block starts (`start`), which this warp writes. Tokens that are left out are covered, too.
+struct Blocks {
+  uint32_t covered, start;
+};
+__device__ __forceinline__ Blocks FindBlocks(const Parameters& p, int first, int span, int lane) {
+  // Lane i looks at tokens first - 16 + i and first + 16 + i.
+  int64_t slot[2];
+  uint32_t follows[2], aligned[2];  // the next token's slot is the next one; the slot starts a block
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int token = first - 16 + 32 * half + lane;
+    slot[half] = token >= 0 && token < p.tokens ? p.slots[token] : -1;
+    const int64_t next = token + 1 >= 0 && token + 1 < p.tokens ? p.slots[token + 1] : -2;
+    follows[half] = __ballot_sync(kFullWarp, slot[half] >= 0 && next == slot[half] + 1);
+    aligned[half] = __ballot_sync(kFullWarp, slot[half] >= 0 && slot[half] % kBlockTokens == 0);
   }
-  const uint32_t single = __ballot_sync(kFullWarp, lane < span && !covered);
-  const uint32_t start = __ballot_sync(kFullWarp, starts);
+  const uint64_t run = follows[0] | static_cast<uint64_t>(follows[1]) << 32;
+  uint64_t fifteen = run & run >> 1;  // 15 links in a row from here
+  fifteen &= fifteen >> 2;
+  fifteen &= fifteen >> 4;  // 8 links
+  fifteen &= fifteen >> 7;
+  const uint64_t starts = fifteen & (aligned[0] | static_cast<uint64_t>(aligned[1]) << 32);
+  uint64_t covered = starts | starts << 1;
+  covered |= covered << 2;
+  covered |= covered << 4;
+  covered |= covered << 8;
+  const uint32_t tokens = span < 32 ? (1u << span) - 1 : ~0u;
+  const uint32_t absent = __ballot_sync(kFullWarp, slot[0] < 0) >> 16 | __ballot_sync(kFullWarp, slot[1] < 0) << 16;
+  return {(static_cast<uint32_t>(covered >> 16) | absent) & tokens, static_cast<uint32_t>(starts >> 16) & tokens};
+}
+
+template <int bits, int d>
+__device__ __forceinline__ void AppendSide(const Parameters& p, Kv side, int head, int first, int span,
+                                           Staging<d>* stage, int lane) {
+  Blocks blocks = FindBlocks(p, first, span, lane);
+  if (span < kBlockTokens)
+    blocks = {__ballot_sync(kFullWarp, lane < span && (first + lane >= p.tokens || p.slots[first + lane] < 0)), 0};
+  const uint32_t start = blocks.start, single = ~blocks.covered & ((1u << span) - 1);
 #pragma unroll 1
   for (int pass = 0; pass < 2; ++pass) {  // the whole block, then what is left
     const uint32_t tokens = pass == 1 ? single : start != 0 ? 0xffffu : 0u;
@@ -196,27 +250,27 @@ __device__ __forceinline__ void AppendSide(const AppendParams& p, Kv side, int h
     const int from = pass == 1 ? first : first + __ffs(static_cast<int>(start)) - 1;
     EncodeSpan<bits, d>(p, side, head, from, pass == 1 ? span : kBlockTokens, tokens, stage, lane);
     if (pass == 0) {
-      WriteBlock<bits, d>(side, p.pool.block, BlockOf(p.pool, p.slots[from], head), stage, lane);
+      WriteBlock<bits, d>(side, p.pool.block, BlockOf(p.pool, p.slots[from], head, p.page_shift), stage, lane);
       __syncwarp();
       continue;
     }
     for (int i = 0; i < span; ++i) {
       if ((tokens >> i & 1u) == 0) continue;
       const int64_t slot = p.slots[from + i];
-      WriteToken<bits, d>(side, p.pool.block, BlockOf(p.pool, slot, head), static_cast<int>(slot % kBlockTokens), stage,
-                          i, lane);
+      WriteToken<bits, d>(side, p.pool.block, BlockOf(p.pool, slot, head, p.page_shift),
+                          static_cast<int>(slot % kBlockTokens), stage, i, lane);
     }
   }
 }
 
 // Raw types: values as they are, one a thread; nobody shares them.
 template <int d>
-__device__ __forceinline__ void AppendRaw(const AppendParams& p, Kv side, int head, int first, int span, int lane) {
+__device__ __forceinline__ void AppendRaw(const Parameters& p, Kv side, int head, int first, int span, int lane) {
   const Rows& rows = side == Kv::kK ? p.k : p.v;
   for (int i = 0; i < span && first + i < p.tokens; ++i) {
     const int64_t slot = p.slots[first + i];
     if (slot < 0) continue;
-    uint8_t* codes = BlockOf(p.pool, slot, head) + p.pool.block.codes(side);
+    uint8_t* codes = BlockOf(p.pool, slot, head, p.page_shift) + p.pool.block.codes(side);
     for (int channel = 2 * lane; channel < d; channel += 64) {
       float v[2];
       LoadValues<2>(rows.data, rows.type, (first + i) * rows.token_stride + head * rows.head_stride + channel, v);
@@ -233,7 +287,7 @@ __device__ __forceinline__ void AppendRaw(const AppendParams& p, Kv side, int he
 }
 
 template <int d>
-__device__ __forceinline__ void AppendBits(const AppendParams& p, Kv side, int head, int first, int span,
+__device__ __forceinline__ void AppendBits(const Parameters& p, Kv side, int head, int first, int span,
                                            Staging<d>* stage, int lane) {
   switch (p.pool.block.bits(side)) {
     case 2:
@@ -255,7 +309,7 @@ __device__ __forceinline__ void AppendBits(const AppendParams& p, Kv side, int h
 
 // grid: (spans / kWarps, kv_heads, K and V).
 template <int d>
-__global__ void __launch_bounds__(kWarps * 32) AppendKernel(const __grid_constant__ AppendParams p, int span) {
+__global__ void __launch_bounds__(kWarps * 32) AppendKernel(const __grid_constant__ Parameters p, int span) {
   __shared__ __align__(16) Staging<d> stages[kWarps];
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int first = (static_cast<int>(blockIdx.x) * kWarps + warp) * span, head = static_cast<int>(blockIdx.y);
@@ -268,7 +322,9 @@ void Launch(const AppendParams& p, cudaStream_t stream) {
   const int span = p.tokens < kShortLaunch ? 4 : kBlockTokens;
   const int spans = (p.tokens + span - 1) / span;
   const dim3 grid(static_cast<unsigned>((spans + kWarps - 1) / kWarps), static_cast<unsigned>(p.pool.kv_heads), 2);
-  AppendKernel<d><<<grid, kWarps * 32, 0, stream>>>(p, span);
+  int page_shift = 4;
+  while (1 << page_shift < p.pool.page_tokens) ++page_shift;
+  AppendKernel<d><<<grid, kWarps * 32, 0, stream>>>({p, page_shift}, span);
 }
 
 }  // namespace

@@ -19,8 +19,9 @@ struct AttendConfig {
   static constexpr int kTileTokens = kBlocks * kBlockTokens;
   static constexpr int kWorkers = d <= 128 && kRowTiles == 1 ? 12 : 8, kServers = 4;
   static constexpr int kThreads = 32 * (kWorkers + kServers);
+  static constexpr int kWorkersDone = 1, kServersReady = 2, kBarriersReady = 3;  // named barriers
   // A multiprocessor has 65,536 registers; what servers leave, workers take.
-  static constexpr int kServerRegisters = 56;
+  static constexpr int kServerRegisters = 72;
   static constexpr int kWorkerRegisters = (65536 / 32 - kServers * kServerRegisters) / kWorkers / 8 * 8;
   static constexpr int kRows = 8 * kRowTiles;
   static constexpr int kStateStride = d + 4;  // floats of a row, padded against bank conflicts
@@ -29,15 +30,14 @@ struct AttendConfig {
 
   // Offsets in the block's shared memory.
   struct Shared {
-    int states, state_terms, queries, terms, barriers, pending, bytes;
+    int states, state_terms, queries, terms, barriers, bytes;
     constexpr Shared(int warps, int slots, int rows)
         : states(warps * slots * Source::kTileBytes),
           state_terms(states + warps * rows * kStateStride * 4),
           queries((state_terms + warps * rows * 8 + 15) / 16 * 16),
           terms(queries + 2 * rows * Math::kQueryStride),
           barriers(terms + 2 * rows * static_cast<int>(sizeof(RowTerms))),
-          pending(barriers + 8 * (warps * slots + 5)),
-          bytes(pending + 16) {}
+          bytes(barriers + 8 * (warps * slots + 4)) {}
   };
 };
 
@@ -69,20 +69,14 @@ struct AttendBlock {
   }
   __device__ uint32_t Barrier(int i) const { return SharedAddress(memory + at.barriers) + 8 * i; }
   __device__ uint32_t Shared(int i) const { return Barrier(shape.warps * shape.slots + i); }
-  __device__ uint32_t Full() const { return Shared(0); }    // all states of a pair are there
-  __device__ uint32_t Empty() const { return Shared(1); }   // they have been read
-  __device__ uint32_t Served() const { return Shared(2); }  // the servers are done
-  __device__ uint32_t Query(int buffer) const { return Shared(3 + buffer); }
-  // [0]: how many pairs this block joins when its own tiles are done; then 0 for the range's first pair, 1 for its
-  // last.
-  __device__ int* Pending() const { return reinterpret_cast<int*>(memory + at.pending); }
+  __device__ uint32_t Full() const { return Shared(0); }   // all states of a pair are there
+  __device__ uint32_t Empty() const { return Shared(1); }  // they have been read
+  __device__ uint32_t Query(int buffer) const { return Shared(2 + buffer); }
 
   __device__ void InitBarriers() const {
-    BarrierInit(Full(), shape.warps);
-    BarrierInit(Empty(), C::kServers);
-    BarrierInit(Served(), C::kServers);
-    for (int i = 0; i < 2; ++i) BarrierInit(Query(i), C::kServers);
-    Pending()[0] = 0;
+    BarrierInit(Full(), 32 * shape.warps);  // every thread arrives for what it has written or read itself
+    BarrierInit(Empty(), 32 * C::kServers);
+    for (int i = 0; i < 2; ++i) BarrierInit(Query(i), 32 * C::kServers);
   }
 
   // Rows first, first + step, ... of a pair's queries.
@@ -98,47 +92,52 @@ struct AttendBlock {
     const int slot = 2 * (parts.first + k) + (k == 0 ? parts.second_slot : 0);
     return ws.parts + (static_cast<size_t>(blockIdx.y) * 2 * shape.blocks + slot) * PartFloats(shape.rows, d);
   }
-  __device__ bool Whole(const PairCursor& pair) const { return pair.begin >= range.begin && pair.end() <= range.end; }
 
-  // Joins the warps' states of rows first, first + step, ...: the result when nobody shares the pair, else a part.
-  __device__ __forceinline__ void Join(const PairCursor& pair, const PairParts& parts, int first, int step) const {
-    float* part = Whole(pair) ? nullptr : Part(parts, static_cast<int>(blockIdx.x) - parts.first);
+  // The whole warp, after its row of the block's part is written: whether it was the pair's last.
+  __device__ bool Arrive(const PairCursor& pair, const PairParts& parts, int row) const {
+    int last = 0;
+    __syncwarp();
+    if (lane == 0) {
+      __threadfence();
+      const int pairs = p.batch * p.pool.kv_heads, index = pair.batch * p.pool.kv_heads + pair.head;
+      int32_t* counter = ws.counters + (static_cast<int>(blockIdx.y) * pairs + index) * shape.rows + row;
+      last = atomicAdd(counter, 1) == parts.count - 1 ? 1 : 0;
+      if (last != 0) *counter = 0;  // for the next launch
+      __threadfence();
+    }
+    last = __shfl_sync(kFullWarp, last, 0);
+    __syncwarp();
+    return last != 0;
+  }
+
+  // Joins the warps' states of rows first, first + step, ...: the result when nobody shares the pair; else a part, and
+  // the block that brings the last one joins them. `read`: a barrier to arrive at when the states have been read, or 0.
+  __device__ __forceinline__ void Join(const PairCursor& pair, const PairParts& parts, int first, int step,
+                                       uint32_t read) const {
+    if (read != 0 && first >= rows.rows) BarrierArrive(read);
+    const bool whole = pair.begin >= range.begin && pair.end() <= range.end;
 #pragma unroll 1
     for (int row = first; row < rows.rows; row += step) {
       RowState<d> r = JoinStates<d, false>(
           shape.warps, [&](int w) { return State(w, row); }, [&](int w) { return StateTerms(w, row); }, lane);
-      if (part == nullptr) {
-        FinishRow<VL, d>(p, rows, pair.batch, pair.head, row, r, lane);
-        continue;
+      if (read != 0 && row + step >= rows.rows) BarrierArrive(read);
+      if (!whole) {
+        float* part = Part(parts, static_cast<int>(blockIdx.x) - parts.first);
+        StoreValues<d / 32>(part, Type::kF32, row * d + lane * (d / 32), r.acc);
+        if (lane == 0) *reinterpret_cast<float2*>(part + shape.rows * d + 2 * row) = make_float2(r.m, r.l);
+        if (!Arrive(pair, parts, row)) continue;
+        r = JoinStates<d, true>(
+            parts.count, [&](int i) { return Part(parts, i) + row * d; },
+            [&](int i) { return Part(parts, i) + shape.rows * d + 2 * row; }, lane);
       }
-      StoreValues<d / 32>(part, Type::kF32, row * d + lane * (d / 32), r.acc);
-      if (lane == 0) *reinterpret_cast<float2*>(part + shape.rows * d + 2 * row) = make_float2(r.m, r.l);
+      FinishRow<VL, d>(p, rows, pair.batch, pair.head, row, r, lane);
     }
-  }
-
-  // One thread, after the block's part is written: whether it was the pair's last one.
-  __device__ bool Arrive(const PairCursor& pair, const PairParts& parts) const {
-    __threadfence();
-    const int pairs = p.batch * p.pool.kv_heads;
-    int32_t* counter = ws.counters + blockIdx.y * pairs + pair.batch * p.pool.kv_heads + pair.head;
-    if (atomicAdd(counter, 1) != parts.count - 1) return false;
-    *counter = 0;  // for the next launch
-    __threadfence();
-    return true;
-  }
-
-  __device__ __forceinline__ RowState<d> JoinParts(const PairParts& parts, int row, int from, int to) const {
-    return JoinStates<d, true>(
-        to - from, [&](int i) { return Part(parts, from + i) + row * d; },
-        [&](int i) { return Part(parts, from + i) + shape.rows * d + 2 * row; }, lane);
   }
 
   // A worker's tiles, pair by pair; returns the last pair, whose states are in shared memory.
   __device__ __forceinline__ PairCursor Work() const;
-  // The servers' part: all pairs but the last.
+  // The servers' part: queries, and all pairs but the last.
   __device__ __forceinline__ void Serve() const;
-  // The workers again, all of them: the last pair, and pairs that are this block's to finish.
-  __device__ __forceinline__ void Finish(const PairCursor& pair) const;
 };
 
 template <class KL, class VL, int d, int kRowTiles>
@@ -146,19 +145,18 @@ __device__ __forceinline__ PairCursor AttendBlock<KL, VL, d, kRowTiles>::Work() 
   const int warps = shape.warps, kv_heads = p.pool.kv_heads;
   PairCursor pair(range);
   if (warp >= warps) {  // left over: joins states only
-    __syncthreads();
+    NamedBarrier(C::kBarriersReady, C::kThreads);
     while (pair.end() < range.end) pair.Next(ws.sequences, kv_heads);
     return pair;
   }
   typename C::Source source(p, ws.sequences, range, warp, warps,
                             SharedAddress(memory) + warp * shape.slots * C::Source::kTileBytes,
                             Barrier(warp * shape.slots), shape.slots, lane);
-  Prepare(pair, 0, warp, warps);
-  __syncthreads();
-  TileView view{0, 0, p.q_len, rows.group, rows.row0, p.window, p.softcap * kLog2E, nullptr};
+  NamedBarrier(C::kBarriersReady, C::kThreads);
+  TileView view{0, 0, p.q_len, rows.group, rows.row0, p.window, shape.softcap, shape.two_over_softcap, nullptr};
   typename C::Math math;
   for (int segment = 0;; ++segment) {
-    if (segment > 0) BarrierWait(Query(segment % 2), (segment - 1) / 2 % 2);
+    BarrierWait(Query(segment % 2), segment / 2 % 2);
     math.Clear();
     math.LoadQuery(SharedAddress(Queries(segment % 2)), Terms(segment % 2), rows.rows, lane);
     view.length = pair.sequence.length;
@@ -190,8 +188,7 @@ __device__ __forceinline__ PairCursor AttendBlock<KL, VL, d, kRowTiles>::Work() 
       }
     }
     if (pair.end() >= range.end) break;
-    __syncwarp();
-    if (lane == 0) BarrierArrive(Full());
+    BarrierArrive(Full());
     pair.Next(ws.sequences, kv_heads);
   }
   return pair;
@@ -201,67 +198,23 @@ template <class KL, class VL, int d, int kRowTiles>
 __device__ __forceinline__ void AttendBlock<KL, VL, d, kRowTiles>::Serve() const {
   const int server = warp - C::kWorkers, kv_heads = p.pool.kv_heads;
   if (warp == C::kWorkers && lane == 0) InitBarriers();
-  __syncthreads();
+  NamedBarrier(C::kServersReady, 32 * C::kServers);
+  NamedBarrierArrive(C::kBarriersReady, C::kThreads);  // workers are not waited for: the first query is urgent
   PairCursor pair(range), ahead(range);
-  // Segment -1 only prepares the query of segment 1; the first one's was the workers' own.
+  bool more = true;  // `ahead` needs its query
+  // Two queries are ready ahead: a buffer is free again when the states of its pair are there.
 #pragma unroll 1
-  for (int segment = -1; segment < 0 || pair.end() < range.end; ++segment) {
+  for (int segment = -2; segment < 0 || pair.end() < range.end; ++segment) {
     if (segment >= 0) {
       BarrierWait(Full(), segment % 2);
-      Join(pair, range.head_parts, server, C::kServers);
-      __syncwarp();
-      if (lane == 0) BarrierArrive(Empty());
+      Join(pair, range.head_parts, server, C::kServers, Empty());
+      pair.Next(ws.sequences, kv_heads);
     }
-    if (ahead.end() < range.end) {
-      ahead.Next(ws.sequences, kv_heads);
-      Prepare(ahead, segment & 1, server, C::kServers);
-      __syncwarp();
-      if (lane == 0) BarrierArrive(Query(segment & 1));
-    }
-    if (segment < 0) continue;
-    if (pair.begin < range.begin) {  // the first pair, shared with earlier blocks
-      NamedBarrier(2, 32 * C::kServers);
-      if (server == 0 && lane == 0 && Arrive(pair, range.head_parts)) Pending()[++Pending()[0]] = 0;
-    }
-    pair.Next(ws.sequences, kv_heads);
-  }
-  if (lane == 0) BarrierArrive(Served());
-}
-
-template <class KL, class VL, int d, int kRowTiles>
-__device__ __forceinline__ void AttendBlock<KL, VL, d, kRowTiles>::Finish(const PairCursor& pair) const {
-  constexpr int kWorkerThreads = 32 * C::kWorkers;
-  BarrierWait(Served(), 0);
-  NamedBarrier(1, kWorkerThreads);
-  Join(pair, range.tail_parts, warp, C::kWorkers);
-  if (!Whole(pair)) {
-    NamedBarrier(1, kWorkerThreads);
-    if (warp == 0 && lane == 0 && Arrive(pair, range.tail_parts)) Pending()[++Pending()[0]] = 1;
-  }
-  NamedBarrier(1, kWorkerThreads);
-  const int pending = Pending()[0];
-#pragma unroll 1
-  for (int i = 1; i <= pending; ++i) {
-    const bool last = Pending()[i] == 1;
-    const PairParts parts = last ? range.tail_parts : range.head_parts;
-    const int batch = last ? pair.batch : range.batch, head = last ? pair.head : range.head;
-    // Teams of a row: each joins a run of parts, then the first joins the teams.
-    const int teams = max(1, min(4, min(shape.warps / rows.rows, parts.count / 2)));
-#pragma unroll 1
-    for (int unit = warp; unit < teams * rows.rows; unit += C::kWorkers) {
-      const int row = unit % rows.rows, team = unit / rows.rows;
-      const RowState<d> r = JoinParts(parts, row, parts.count * team / teams, parts.count * (team + 1) / teams);
-      StoreValues<d / 32>(State(team, row), Type::kF32, lane * (d / 32), r.acc);
-      if (lane == 0) *reinterpret_cast<float2*>(StateTerms(team, row)) = make_float2(r.m, r.l);
-    }
-    NamedBarrier(1, kWorkerThreads);
-#pragma unroll 1
-    for (int row = warp; row < rows.rows; row += C::kWorkers) {
-      RowState<d> r = JoinStates<d, false>(
-          teams, [&](int w) { return State(w, row); }, [&](int w) { return StateTerms(w, row); }, lane);
-      FinishRow<VL, d>(p, rows, batch, head, row, r, lane);
-    }
-    NamedBarrier(1, kWorkerThreads);
+    if (!more) continue;
+    Prepare(ahead, segment & 1, server, C::kServers);
+    BarrierArrive(Query(segment & 1));
+    more = ahead.end() < range.end;
+    if (more) ahead.Next(ws.sequences, kv_heads);
   }
 }
 
@@ -280,7 +233,9 @@ __global__ void __launch_bounds__(AttendConfig<KL, VL, d, kRowTiles>::kThreads, 
   if (range.begin < range.end) {
     if (warp < C::kWorkers) {
       SetRegisters<C::kWorkerRegisters, true>();
-      block.Finish(block.Work());
+      const PairCursor last = block.Work();
+      NamedBarrier(C::kWorkersDone, 32 * C::kWorkers);
+      block.Join(last, range.tail_parts, warp, C::kWorkers, 0);
     } else {
       SetRegisters<C::kServerRegisters, false>();
       block.Serve();

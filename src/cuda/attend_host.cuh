@@ -70,9 +70,12 @@ struct AttendInstance {
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
     if (error != cudaSuccess) return Internal(std::string("attend: ") + cudaGetErrorString(error));
     const WorkspaceLayout layout(shape.blocks, p.batch, p.pool.kv_heads, shape.row_tiles, shape.rows, d);
+    AttendShape own = shape;
+    own.softcap = p.softcap * kLog2E;
+    own.two_over_softcap = p.softcap > 0 ? 2 * kLog2E / own.softcap : 0.0f;
     const dim3 grid(static_cast<unsigned>(shape.blocks), static_cast<unsigned>(shape.row_tiles));
     kernel<<<grid, static_cast<unsigned>(Config<kRowTiles>::kThreads), static_cast<size_t>(shape.shared_bytes),
-             static_cast<cudaStream_t>(stream)>>>(p, shape, layout.At(p.workspace));
+             static_cast<cudaStream_t>(stream)>>>(p, own, layout.At(p.workspace));
     return LaunchStatus("attend");
   }
 };

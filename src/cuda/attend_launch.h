@@ -15,6 +15,7 @@ struct AttendShape {
   int blocks;           // multiprocessors
   int shared_bytes;
   int tile_tokens;
+  float softcap, two_over_softcap;  // in base 2; the kernel divides nothing
 };
 
 struct AttendKernel {

@@ -8,6 +8,13 @@
 
 namespace tersekv::cuda {
 
+inline constexpr float kLn2 = 0.6931471805599453f;
+// What 1.0f / sqrtf(d) gives. IEEE division has a slow path whose code is far away.
+template <int d>
+inline constexpr float kInvSqrt = d == 64    ? 0.125f
+                                  : d == 128 ? 1.0f / 11.3137085f
+                                             : 0.0625f;
+
 // Which query rows a thread block works on, and where their heads are.
 struct RowRange {
   int row0, rows, group;
@@ -42,7 +49,7 @@ __device__ __forceinline__ void PrepareQuery(const AttendParams& p, const RowRan
       x[i] = FlipSign(x[i], signs >> i & 1u);
     }
     Hadamard<d>(x, lane);
-    const float inv_sqrt_d = 1.0f / sqrtf(static_cast<float>(d));
+    constexpr float inv_sqrt_d = kInvSqrt<d>;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) x[i] *= inv_sqrt_d;
   }
@@ -53,7 +60,8 @@ __device__ __forceinline__ void PrepareQuery(const AttendParams& p, const RowRan
   // 2^(13 - exponent); rows below 2^-100 count as that.
   const int exponent = max(static_cast<int>(__float_as_uint(largest) >> 23), 27) - 127;
   const float up = __uint_as_float(static_cast<uint32_t>(127 + 13 - exponent) << 23);
-  const float factor = p.scale * kLog2E * KL::kUnit / up;
+  const float down = __uint_as_float(static_cast<uint32_t>(127 - 13 + exponent) << 23);  // 1 / up
+  const float factor = p.scale * kLog2E * KL::kUnit * down;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) x[i] *= up;
 #pragma unroll
@@ -75,48 +83,47 @@ struct RowState {
   float m, l, acc[kWidth];  // acc: this lane's channels
 };
 
-// Joins states 0 .. count - 1 of one row in that order. at(i): where the accumulators are, terms(i): where (m, l) are.
+// Joins states 0 .. count - 1 of one row, in the same order whoever does it. at(i): where the accumulators are,
+// terms(i): where (m, l) are.
 template <int d, bool kGlobal, class At, class Terms>
 __device__ __forceinline__ RowState<d> JoinStates(int count, At at, Terms terms, int lane) {
-  constexpr int kWidth = d / 32;
+  constexpr int kWidth = d / 32, kBatch = 4;  // loads in flight
   auto load2 = [](const float* from) {
     const float2* v = reinterpret_cast<const float2*>(from);
     if constexpr (kGlobal) return __ldcg(v);
     return *v;
   };
-  constexpr int kBatch = 4;  // loads in flight
   RowState<d> r;
   r.m = kEmpty;
   r.l = 0;
 #pragma unroll
   for (float& v : r.acc) v = 0;
 #pragma unroll 1
-  for (int first = 0; first < count; first += kBatch) {
-    float2 state[kBatch], v[kBatch][kWidth / 2];
+  for (int i = lane; i < count; i += 32) r.m = fmaxf(r.m, load2(terms(i)).x);
+  r.m = WarpMax(r.m);
+#pragma unroll 1
+  for (int base = 0; base < count; base += 32) {  // a lane has the factor of one state
+    const int own = min(32, count - base);
+    const float2 state = load2(terms(base + min(lane, own - 1)));
+    const float factor = lane < own ? Exp2(state.x - r.m) : 0.0f;
+    r.l += WarpSum(state.y * factor);
+#pragma unroll 1
+    for (int first = 0; first < own; first += kBatch) {
+      float2 v[kBatch][kWidth / 2];
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int k = min(first + i, count - 1);
-      state[i] = load2(terms(k));
+      for (int i = 0; i < kBatch; ++i) {
+        const float* from = at(base + min(first + i, own - 1)) + lane * kWidth;
 #pragma unroll
-      for (int c = 0; c < kWidth / 2; ++c) v[i][c] = load2(at(k) + lane * kWidth + 2 * c);
-      if (first + i >= count) state[i] = make_float2(kEmpty, 0);
-    }
-    float m = r.m;
+        for (int c = 0; c < kWidth / 2; ++c) v[i][c] = load2(from + 2 * c);
+      }
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) m = fmaxf(m, state[i].x);
-    const float old = Exp2(r.m - m);
-    r.m = m;
-    r.l *= old;
+      for (int i = 0; i < kBatch; ++i) {
+        const float f = __shfl_sync(kFullWarp, factor, (first + i) & 31);  // 0 past the last
 #pragma unroll
-    for (float& x : r.acc) x *= old;
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const float f = first + i < count ? Exp2(state[i].x - m) : 0.0f;
-      r.l = fmaf(state[i].y, f, r.l);
-#pragma unroll
-      for (int c = 0; c < kWidth / 2; ++c) {
-        r.acc[2 * c] = fmaf(v[i][c].x, f, r.acc[2 * c]);
-        r.acc[2 * c + 1] = fmaf(v[i][c].y, f, r.acc[2 * c + 1]);
+        for (int c = 0; c < kWidth / 2; ++c) {
+          r.acc[2 * c] = fmaf(v[i][c].x, f, r.acc[2 * c]);
+          r.acc[2 * c + 1] = fmaf(v[i][c].y, f, r.acc[2 * c + 1]);
+        }
       }
     }
   }
@@ -136,13 +143,13 @@ __device__ __forceinline__ void FinishRow(const AttendParams& p, const RowRange&
     kept = Exp2(r.m - m);
     l = r.l * kept + Exp2(sink - m);
   }
-  const float f = r.l > 0 ? kept / l : 0.0f, share = r.l * f;
+  const float f = r.l > 0 ? __fdividef(kept, l) : 0.0f, share = r.l * f;
 #pragma unroll
   for (float& v : r.acc) v *= f * VL::kUnit;
   if (VL::kScaled && p.rotate_out) {
     Hadamard<d>(r.acc, lane);
     const uint32_t signs = RowSigns<d>(p.pool, kv_head, Kv::kV, lane);
-    const float inv_sqrt_d = 1.0f / sqrtf(static_cast<float>(d));
+    constexpr float inv_sqrt_d = kInvSqrt<d>;
     const SideStats& stats = p.pool.v;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
@@ -155,8 +162,7 @@ __device__ __forceinline__ void FinishRow(const AttendParams& p, const RowRange&
                       batch * p.out.batch_stride + token * p.out.token_stride + head * p.out.head_stride + channel,
                       r.acc);
   if (p.lse != nullptr && lane == 0) {
-    p.lse[(static_cast<int64_t>(batch) * p.q_len + token) * p.heads + head] =
-        l > 0 ? (m + __log2f(l)) / kLog2E : -INFINITY;
+    p.lse[(static_cast<int64_t>(batch) * p.q_len + token) * p.heads + head] = l > 0 ? (m + Log2(l)) * kLn2 : -INFINITY;
   }
 }
 

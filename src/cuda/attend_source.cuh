@@ -48,7 +48,9 @@ class TileSource {
         page_shift_(Log2(p.pool.page_tokens)),
         slots_(slots),
         barriers_(barriers),
-        slot_count_(count) {
+        slot_count_(count),
+        next_blocks_(0) {
+    blocks_ = FirstBlock(0);
 #if __CUDA_ARCH__ >= 900
     policy_ = EvictFirst();
     if (lane_ < slot_count_) BarrierInit(barriers_ + 8 * lane_, 1);
@@ -56,17 +58,21 @@ class TileSource {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncwarp();
 #endif
-    blocks_ = FirstBlock(0);
-    next_blocks_ = 0;
-    for (int i = 0; i < slot_count_; ++i) Fill(i);
-    next_blocks_ = FirstBlock(batch_tiles_);
+    // One tile a warp: with more in flight, the loads and instructions that come before the first product would queue
+    // behind them.
+    Fill(0);
   }
 
   // Tile now at hand, in the order of all tiles.
   __device__ int tile() const { return first_ + taken_ * step_; }
 
-  // Waits for it; its address in shared memory.
-  __device__ uint32_t Wait() {
+  // Waits for it; its address in shared memory. Free slots take the next tiles.
+  __device__ __forceinline__ uint32_t Wait() {
+#pragma unroll 1
+    while (filled_ < taken_ + slot_count_) {
+      Fill(fill_slot_);
+      if (++fill_slot_ == slot_count_) fill_slot_ = 0;
+    }
 #if __CUDA_ARCH__ >= 900
     BarrierWait(barriers_ + 8 * slot_, parity_);
 #else
@@ -76,10 +82,9 @@ class TileSource {
     return slots_ + slot_ * kTileBytes;
   }
 
-  // The warp has read it: its slot takes the next one.
-  __device__ void Release() {
+  // The warp has read it.
+  __device__ __forceinline__ void Release() {
     __syncwarp();
-    Fill(slot_);
     ++taken_;
     if (++slot_ == slot_count_) slot_ = 0, parity_ ^= 1;
   }
@@ -136,10 +141,10 @@ class TileSource {
     CommitCopies();  // also empty ones, so that they can be counted
 #endif
     ++filled_;
+    if (in_batch_ == 0) next_blocks_ = FirstBlock(filled_ - 1 + batch_tiles_);
     if (++in_batch_ == batch_tiles_) {
       in_batch_ = 0;
       blocks_ = next_blocks_;
-      next_blocks_ = FirstBlock(filled_ + batch_tiles_);
     }
   }
 
@@ -149,8 +154,8 @@ class TileSource {
   int first_, step_, lane_, copy_tokens_, copies_, batch_tiles_, page_shift_;
   uint32_t slots_, barriers_;
   int slot_count_;
-  uint32_t blocks_, next_blocks_;
-  int filled_ = 0, in_batch_ = 0, taken_ = 0, slot_ = 0;
+  uint32_t next_blocks_, blocks_;
+  int filled_ = 0, in_batch_ = 0, taken_ = 0, slot_ = 0, fill_slot_ = 1;  // the constructor has filled slot 0
   uint32_t parity_ = 0;
 #if __CUDA_ARCH__ >= 900
   uint64_t policy_;

@@ -23,8 +23,8 @@ struct TileView {
   int first_token;
   int length, q_len, group, row0;  // row r of the tile: query (row0 + r) / group
   int window;
-  float softcap;              // in base 2; 0 = off
-  const float* alibi_slopes;  // of the KV head's first query head, or null
+  float softcap, two_over_softcap;  // in base 2; 0 = off
+  const float* alibi_slopes;        // of the KV head's first query head, or null
 
   // Whether any row sees it: what is stored of others may be no numbers.
   __device__ __forceinline__ bool Seen(int token) const {
@@ -179,8 +179,12 @@ struct TileMath {
     for (int k = 0; k < kBlocks; ++k) {
       float2 key = make_float2(1, 1);
       scale[k] = make_float2(1, 1);
-      if constexpr (KL::kScaled) key = LoadScales(tile + k * kLayout.bytes() + kLayout.scales(Kv::kK) + 4 * g);
-      if constexpr (VL::kScaled) scale[k] = LoadScales(tile + k * kLayout.bytes() + kLayout.scales(Kv::kV) + 4 * g);
+      if constexpr (KL::kScaled) {
+        key = Widen(LoadShared(tile + k * kLayout.bytes() + kLayout.scales(Kv::kK) + 4 * g));
+      }
+      if constexpr (VL::kScaled) {  // at least 2^-100, so that weights relative to m stay finite
+        scale[k] = Widen(MaxBf16(LoadShared(tile + k * kLayout.bytes() + kLayout.scales(Kv::kV) + 4 * g), 0x0D800D80u));
+      }
 #pragma unroll
       for (int nt = 0; nt < kRowTiles; ++nt) {
         float* x = score[k][nt];
@@ -191,18 +195,15 @@ struct TileMath {
     if (edge || view.softcap != 0 || view.alibi_slopes != nullptr) ChangeScores(view, score, scale, g, c);
     float top[kRowTiles][2];
 #pragma unroll
-    for (int nt = 0; nt < kRowTiles; ++nt) top[nt][0] = top[nt][1] = kEmpty;
-#pragma unroll
     for (int k = 0; k < kBlocks; ++k) {
       float2 shift = make_float2(0, 0);
-      if constexpr (VL::kScaled) {
-        shift = make_float2(fmaxf(__log2f(scale[k].x), -60.0f), fmaxf(__log2f(scale[k].y), -60.0f));
-      }
+      if constexpr (VL::kScaled) shift = make_float2(Log2(scale[k].x), Log2(scale[k].y));
 #pragma unroll
       for (int nt = 0; nt < kRowTiles; ++nt) {
         const float* x = score[k][nt];
-        top[nt][0] = fmaxf(top[nt][0], fmaxf(x[0] + shift.x, x[2] + shift.y));
-        top[nt][1] = fmaxf(top[nt][1], fmaxf(x[1] + shift.x, x[3] + shift.y));
+        const float even = fmaxf(x[0] + shift.x, x[2] + shift.y), odd = fmaxf(x[1] + shift.x, x[3] + shift.y);
+        top[nt][0] = k == 0 ? even : fmaxf(top[nt][0], even);
+        top[nt][1] = k == 0 ? odd : fmaxf(top[nt][1], odd);
       }
     }
     bool above = false;
@@ -250,7 +251,7 @@ struct TileMath {
             float& x = score[k][nt][i + 2 * j];
             const int token = view.first_token + 16 * k + 2 * g + j;
             if (view.softcap != 0) {  // cap * tanh(x / cap)
-              x = view.softcap * (1.0f - __fdividef(2.0f, Exp2(x * (2.0f * kLog2E / view.softcap)) + 1.0f));
+              x = view.softcap * (1.0f - __fdividef(2.0f, Exp2(x * view.two_over_softcap) + 1.0f));
             }
             x = fmaf(slope, static_cast<float>(token - end + 1), x);
             if (token >= end || token < begin) x = -INFINITY;
@@ -260,9 +261,8 @@ struct TileMath {
     }
   }
 
-  static __device__ __forceinline__ float2 LoadScales(uint32_t address) {
-    const uint32_t w = LoadShared(address);
-    return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u));
+  static __device__ __forceinline__ float2 Widen(uint32_t bf16) {
+    return make_float2(__uint_as_float(bf16 << 16), __uint_as_float(bf16 & 0xffff0000u));
   }
 };
 

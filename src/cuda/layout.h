@@ -43,16 +43,10 @@ constexpr void ForEachPiece(int bits, Kv side, int u, int e, F&& f) {
   switch (bits) {
     case 2:
       return f(u / 2, 4 * e + 2 * (u % 2), 2, 0);
-    case 3: {  // unit 3 takes the spare fourth bit of the nibbles of units 0 to 2
-      const int sign = HighBit(e) - 1;
-      if (u < 3) {
-        f(u, 4 * e, 2, 0);
-        return f(u, sign, 1, 2);
-      }
-      f(0, 4 * e + 3, 1, 0);
-      f(1, 4 * e + 3, 1, 1);
-      return f(2, sign + 1, 1, 2);
-    }
+    case 3:  // unit 3 takes the spare fourth bit of the nibbles of units 0 to 2
+      if (u < 3) return f(u, 4 * e, 3, 0);
+      for (int w = 0; w < 3; ++w) f(w, 4 * e + 3, 1, w);
+      return;
     case 4:
       f(u, 4 * e, 3, 0);
       return f(u, HighBit(e), 1, 3);

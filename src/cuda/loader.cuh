@@ -99,7 +99,7 @@ inline constexpr uint32_t kTop = 0x80808080u;
 
 }  // namespace internal
 
-// 3 to 6 bits.
+// 4 to 6 bits.
 template <int bits>
 struct LloydMaxLoader {
   static constexpr int kBits = bits;
@@ -110,19 +110,9 @@ struct LloydMaxLoader {
   static __device__ __forceinline__ void Decode(const Words<kBits>& words, Operands& r) {
     using internal::kTop;
     uint32_t w, high[2][2], sign[2];  // halves: codes 0..3, 4..7
-    if constexpr (bits == 3) {
-      if constexpr (u < 3) {
-        w = words.w[u];
-      } else {
-        w = AndOr(words.w[2] >> 1, 0x44444444u, AndOr(words.w[1] >> 2, 0x22222222u, (words.w[0] >> 3) & 0x11111111u));
-      }
-      sign[0] = (w << 1) & kTop;
-      sign[1] = (w << 5) & kTop;
-    } else {
-      w = words.w[u];
-      sign[0] = (bits == 4 ? w : words.w[4] << (2 * u)) & kTop;
-      sign[1] = (bits == 4 ? w << 4 : words.w[4] << (2 * u + 1)) & kTop;
-    }
+    w = words.w[u];
+    sign[0] = (bits == 4 ? w : words.w[4] << (2 * u)) & kTop;
+    sign[1] = (bits == 4 ? w << 4 : words.w[4] << (2 * u + 1)) & kTop;
     if constexpr (bits >= 5) {  // Permute repeats the top bit of a byte for selectors of 8 and more
       high[0][0] = Permute(w, w, 0xBA98);
       high[1][0] = Permute(w << 4, 0, 0xBA98);
@@ -160,7 +150,56 @@ struct LloydMaxLoader<2> {
   }
 };
 
-// 8 bits: 0x6400 | byte is 1024 + byte in f16, and byte is level + 128.
+namespace internal {
+
+// Bytes of level + 128: 0x6400 | byte is 1024 + byte in f16, so that 1152 less is the level. low, high: codes
+// 0..3, 4..7.
+template <Kv kSide>
+__device__ __forceinline__ void JoinBytes(uint32_t low, uint32_t high, Operands& r) {
+  constexpr uint32_t kFirst = kSide == Kv::kK ? 0x4140 : 0x4240, kSecond = kSide == Kv::kK ? 0x4342 : 0x4341;
+  const __half2 shift = __float2half2_rn(-1152.0f);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t v = Permute(i < 2 ? low : high, 0x64646464u, i % 2 == 0 ? kFirst : kSecond);
+    r[i] = Bits(__hadd2(*reinterpret_cast<const __half2*>(&v), shift));
+  }
+}
+
+// level + 128 of the stored codes [first, first + 4).
+constexpr uint32_t LiftedLevels(int bits, int first) {
+  uint32_t r = 0;
+  for (int i = 0; i < 4; ++i) {
+    const int level = LevelsOf(bits).level[static_cast<size_t>(CanonicalCode(bits, first + i))];
+    r |= static_cast<uint32_t>(level + 128) << (8 * i);
+  }
+  return r;
+}
+template <int kBits, int kFirst>
+inline constexpr uint32_t kLifted = LiftedLevels(kBits, kFirst);
+
+}  // namespace internal
+
+// 3 bits: one lookup has all eight levels.
+template <>
+struct LloydMaxLoader<3> {
+  static constexpr int kBits = 3;
+  static constexpr float kUnit = 1.0f;
+  static constexpr bool kScaled = true, kBf16 = false;
+
+  template <Kv kSide, int u>
+  static __device__ __forceinline__ void Decode(const Words<3>& words, Operands& r) {
+    constexpr uint32_t kLow = internal::kLifted<3, 0>, kHigh = internal::kLifted<3, 4>;
+    uint32_t select;
+    if constexpr (u < 3) {
+      select = words.w[u] & 0x77777777u;
+    } else {
+      select =
+          AndOr(words.w[2] >> 1, 0x44444444u, AndOr(words.w[1] >> 2, 0x22222222u, (words.w[0] >> 3) & 0x11111111u));
+    }
+    internal::JoinBytes<kSide>(Permute(kLow, kHigh, select), Permute(kLow, kHigh, select >> 16), r);
+  }
+};
+
 template <>
 struct LloydMaxLoader<8> {
   static constexpr int kBits = 8;
@@ -169,13 +208,7 @@ struct LloydMaxLoader<8> {
 
   template <Kv kSide, int u>
   static __device__ __forceinline__ void Decode(const Words<8>& words, Operands& r) {
-    constexpr uint32_t kFirst = kSide == Kv::kK ? 0x4140 : 0x4240, kSecond = kSide == Kv::kK ? 0x4342 : 0x4341;
-    const __half2 shift = __float2half2_rn(-1152.0f);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t v = Permute(words.w[2 * u + i / 2], 0x64646464u, i % 2 == 0 ? kFirst : kSecond);
-      r[i] = Bits(__hadd2(*reinterpret_cast<const __half2*>(&v), shift));
-    }
+    internal::JoinBytes<kSide>(words.w[2 * u], words.w[2 * u + 1], r);
   }
 };
 

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) PlanKernel(PlanShape shape, const in
   int ranges = shape.blocks;
   if (pairs < ranges && ranges / pairs * pairs * 20 >= ranges * 19) ranges = ranges / pairs * pairs;
   ranges = min(ranges, tiles);
-  for (int i = thread; i < pairs * shape.row_tiles; i += kThreads) out.counters[i] = 0;
+  for (int i = thread; i < pairs * shape.counters; i += kThreads) out.counters[i] = 0;
   for (int c = thread; c < shape.blocks; c += kThreads) {
     RangeStart r{};
     if (c < ranges) {

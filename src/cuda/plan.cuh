@@ -2,7 +2,7 @@
 // The cut of one step's work, in the workspace. A pair is a (sequence, KV head); its history is a run of tiles from the
 // first one that any query sees. All pairs' tiles, one after the other, are cut into equal ranges, one a thread block.
 //
-// workspace = RangeStart [blocks] | SequenceTiles [batch] | counters [row_tiles][pairs] | parts
+// workspace = RangeStart [blocks] | SequenceTiles [batch] | counters [row_tiles][pairs][rows] | parts
 // A range has at most two parts of pairs that others work on, too: its first and its last.
 #pragma once
 
@@ -54,7 +54,8 @@ struct WorkspaceLayout {
   constexpr WorkspaceLayout(int blocks, int batch, int kv_heads, int row_tiles, int rows, int d)
       : sequences(sizeof(RangeStart) * static_cast<size_t>(blocks)),
         counters(sequences + sizeof(SequenceTiles) * static_cast<size_t>(batch)),
-        parts((counters + 4 * static_cast<size_t>(batch) * static_cast<size_t>(kv_heads * row_tiles) + 15) / 16 * 16),
+        parts((counters + 4 * static_cast<size_t>(batch) * static_cast<size_t>(kv_heads * row_tiles * rows) + 15) / 16 *
+              16),
         bytes(parts + 4 * PartFloats(rows, d) * 2 * static_cast<size_t>(blocks * row_tiles)) {}
 
   Workspace At(void* memory) const {
@@ -73,7 +74,7 @@ constexpr int RangeOf(int64_t tiles, int64_t tile, int64_t ranges) {
 }
 
 struct PlanShape {
-  int batch, kv_heads, q_len, window, tile_tokens, blocks, row_tiles;
+  int batch, kv_heads, q_len, window, tile_tokens, blocks, counters;  // counters: a pair
 };
 
 }  // namespace tersekv::cuda

@@ -34,6 +34,17 @@ __device__ __forceinline__ float Exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
 }
+__device__ __forceinline__ float Log2(float x) {
+  float r;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+// The larger of two pairs of bf16; a NaN loses.
+__device__ __forceinline__ uint32_t MaxBf16(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
 __device__ __forceinline__ uint32_t Bits(__half2 h) { return *reinterpret_cast<uint32_t*>(&h); }
 __device__ __forceinline__ uint32_t Bits(__nv_bfloat162 h) { return *reinterpret_cast<uint32_t*>(&h); }
 
@@ -125,9 +136,12 @@ __device__ __forceinline__ void WaitCopies() {
 }
 #endif
 
-// Barrier `id` of the thread block, for `threads` of its threads.
+// Barrier `id` of the thread block, for `threads` of its threads; Arrive does not wait.
 __device__ __forceinline__ void NamedBarrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void NamedBarrierArrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 // Moves registers between groups of four warps; all of a group call it.
 template <int kRegisters, bool kMore>

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 
-ROOMS = ["base", "bits", "transform", "codec", "cache", "attention", "cpu", "api"]  # a room may use those at its left
+ROOMS = ["base", "bits", "transform", "codec", "cache", "attention", "cpu", "cuda", "api"]  # may use those at their left
 BESIDE_API = ["io", "calibration"]  # may use what api may; none of the three uses another
 MAX_LINES = 400
 MAX_BYTES = 1 << 20
@@ -23,7 +23,8 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 ENGINE = re.compile(r"^(llama|ggml)[\w-]*\.h$|^(llama|ggml)/")
 CUDA = re.compile(r"^(cuda|cub|cublas|thrust|cooperative_groups|nv)[\w/.-]*$")
 SPDX = "SPDX-License-Identifier: Apache-2.0"
-CODE = (".h", ".cc", ".c", ".py", ".sh", ".cmake")
+CODE = (".h", ".cc", ".c", ".cu", ".cuh", ".py", ".sh", ".cmake")
+SOURCES = (".h", ".cc", ".c", ".cu", ".cuh")
 
 
 class Skip(Exception):
@@ -88,8 +89,10 @@ def include_fault(file, header):
             return "the core does not know its hosts"
         if header.startswith("hwy/") and room != "cpu":
             return "SIMD is the business of cpu"
-        if CUDA.match(header):
+        if CUDA.match(header) and room != "cuda":
             return "CUDA is not the business of this room"
+        if room == "cuda" and other == "cpu":
+            return "cpu and cuda do not know each other"
     elif top == "hosts" and ours and not header.startswith(("src/", "hosts/")):
         return "hosts include src/, tersekv/ and themselves"
     elif top == "cli" and ours and not header.startswith("cli/"):
@@ -100,7 +103,7 @@ def include_fault(file, header):
 
 
 def check_includes(tree):
-    for name in tree.ending(".h", ".cc", ".c"):
+    for name in tree.ending(*SOURCES):
         for number, line in enumerate(tree.lines(name), 1):
             match = INCLUDE.match(line)
             fault = match and include_fault(name, match[1] or match[2])
@@ -159,7 +162,7 @@ def clang_format():
 
 def check_format(tree):
     program = clang_format()
-    names = tree.ending(".h", ".cc", ".c")
+    names = tree.ending(*SOURCES)
     done = subprocess.run([program, "--dry-run", "-Werror", "--style=file", *names], cwd=tree.root, capture_output=True,
                           text=True)
     if done.returncode:

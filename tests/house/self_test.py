@@ -16,12 +16,14 @@ CLEAN = {
     "include/tersekv/a.h": LINE + '#include <vector>\n\n#include "tersekv/b.h"\n',
     "src/base/a.cc": LINE + '#include "src/base/a.h"\n',
     "src/cpu/a.cc": LINE + '#include "hwy/highway.h"\n#include "src/base/b.h"\n',
+    "src/cuda/a.cu": LINE + '#include <cuda_runtime.h>\n\n#include "src/codec/b.h"\n',
     "hosts/llama/a.cc": LINE + '#include "llama.h"\n#include "src/base/b.h"\n',
     "cli/a.cc": LINE + '#include <CLI/CLI.hpp>\n\n#include "cli/b.h"\n#include "tersekv/llama.h"\n// the assistant\n',
     "examples/a.cc": LINE + '#include "tersekv/llama.h"\n',
     "scripts/a.sh": "#!/bin/sh\n# SPDX-License-Identifier: Apache-2.0\nmktemp a.XXXXXX\n",
     "tests/base/a_test.cc": LINE + '#include "src/cpu/a.h"\n',
     "tests/cpu/a_test.cc": LINE + '#include "hwy/highway.h"\n',
+    "tests/cuda/a_test.cc": LINE + '#include "src/cuda/a.h"\n',
 }
 # check -> trees that break it: (what is written over the clean tree, what the report must name).
 BROKEN = {
@@ -33,6 +35,8 @@ BROKEN = {
         ({"src/codec/a.cc": LINE + '#include "src/io/a.h"\n'}, "codec stands before io"),
         ({"src/base/a.cc": LINE + '#include "hwy/highway.h"\n'}, "SIMD"),
         ({"src/base/a.cc": LINE + "#  include <cuda_runtime.h>\n"}, "CUDA"),
+        ({"src/cuda/a.cu": LINE + '#include "src/cpu/a.h"\n'}, "do not know each other"),
+        ({"src/cuda/a.cuh": LINE + '#include "hwy/highway.h"\n'}, "SIMD"),
         ({"src/base/a.cc": LINE + '#include "tersekv/llama.h"\n'}, "hosts"),
         ({"src/base/a.cc": LINE + '#include "cli/a.h"\n'}, "hosts"),
         ({"src/attic/a.cc": LINE + '#include "src/base/a.h"\n'}, "'attic' is no room"),
