@@ -71,6 +71,16 @@ Status Choose(const AttendParams& p, const AttendKernel** kernel, AttendShape* s
   return (*kernel)->shape(p.heads / p.pool.kv_heads * p.q_len, shape);
 }
 
+Status CheckMemory(const AttendParams& p) {
+  if (p.batch > 0 && (p.lengths == nullptr || p.block_table == nullptr)) {
+    return InvalidArgument("lengths and block_table must be there: they are read on the device");
+  }
+  if (p.workspace == nullptr || reinterpret_cast<uintptr_t>(p.workspace) % 16 != 0) {
+    return InvalidArgument("the workspace must be there (WorkspaceBytes says how large) and aligned to 16 bytes");
+  }
+  return {};
+}
+
 WorkspaceLayout LayoutOf(const AttendParams& p, const AttendShape& s) {
   return WorkspaceLayout(s.blocks, p.batch, p.pool.kv_heads, s.row_tiles, s.rows, p.pool.block.d);
 }
@@ -105,6 +115,7 @@ Status PlanAttend(const AttendParams& p, void* stream) {
   const AttendKernel* kernel = nullptr;
   AttendShape shape;
   TERSEKV_RETURN_IF_ERROR(Choose(p, &kernel, &shape));
+  TERSEKV_RETURN_IF_ERROR(CheckMemory(p));
   if (p.batch == 0) return {};
   const PlanShape plan{
       p.batch, p.pool.kv_heads, p.q_len, p.window, shape.tile_tokens, shape.blocks, shape.row_tiles * shape.rows};
@@ -115,6 +126,7 @@ Status Attend(const AttendParams& p, void* stream) {
   const AttendKernel* kernel = nullptr;
   AttendShape shape;
   TERSEKV_RETURN_IF_ERROR(Choose(p, &kernel, &shape));
+  TERSEKV_RETURN_IF_ERROR(CheckMemory(p));
   TERSEKV_RETURN_IF_ERROR(CheckRows(p.q, p.pool.block.d, "q"));
   TERSEKV_RETURN_IF_ERROR(CheckRows(p.out, p.pool.block.d, "out"));
   return p.batch == 0 ? Status() : kernel->launch(p, shape, stream);

@@ -94,6 +94,8 @@ void CheckRefusals() {
   refused([](cuda::AttendParams* p) { p->q_len = 17; }, "17 new tokens");
   refused([](cuda::AttendParams* p) { p->heads = p->pool.kv_heads + 1; }, "no multiple");
   refused([](cuda::AttendParams* p) { p->q.head_stride = 3; }, "16 bytes");
+  refused([](cuda::AttendParams* p) { p->workspace = nullptr; }, "WorkspaceBytes");
+  refused([](cuda::AttendParams* p) { p->block_table = nullptr; }, "block_table");
 }
 
 }  // namespace tersekv::gpu
