@@ -122,7 +122,7 @@ TEST_F(SessionErrors, SpecsAndSizes) {
   ExpectRefused(Options(path, ""), StatusCode::kInvalidArgument, ::testing::Not(HasSubstr("''''")));
   ExpectRefused(Options(path, "k9v4"), StatusCode::kInvalidArgument, AllOf(HasSubstr("9"), HasSubstr("8")));
   ExpectRefused(Options(path, "k1v4"), StatusCode::kInvalidArgument, AllOf(HasSubstr("1"), HasSubstr("2")));
-  ExpectRefused(Options(path, "k4tv4t"), StatusCode::kUnsupported, AllOf(HasSubstr("trellis"), HasSubstr("k4v4")));
+  ExpectRefused(Options(path, "k5tv4"), StatusCode::kInvalidArgument, AllOf(HasSubstr("5"), HasSubstr("trellis")));
   ExpectRefused(Options(path, "stock-q9"), StatusCode::kInvalidArgument, HasSubstr("stock-q8_0"));
   const auto with = [&](int SessionOptions::*field, int value) {
     SessionOptions options = Options(path, "k4v4");
