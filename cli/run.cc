@@ -165,6 +165,12 @@ void PrintFigures(const KvChoice& choice, const llama::Session& session, const A
              Rate(answer.prompt_tokens, answer.prefill_seconds), answer.tokens,
              Rate(answer.steps, answer.decode_seconds), answer.stop, Size(static_cast<double>(usage.bytes_used)),
              Size(static_cast<double>(usage.bytes_f16)), CompressionRatio(usage), usage.bits_effective);
+  if (usage.raw_rows > 0 && usage.bytes_used > usage.bytes_f16) {
+    fmt::print(stderr,
+               "{} of {} tokens are packed: the first and the newest stay raw, and so does everything until it was "
+               "measured; packing pays from some hundreds of tokens on\n",
+               usage.tokens_packed, usage.tokens);
+  }
 }
 
 Status RunPrompt(const RunOptions& options) {
