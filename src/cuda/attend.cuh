@@ -13,6 +13,8 @@ namespace tersekv::cuda {
 
 template <class KL, class VL, int d, int kRowTiles>
 struct AttendConfig {
+  using Values = VL;
+  static constexpr int kRowTileCount = kRowTiles;
   static constexpr BlockLayout kLayout{KL::kBits, VL::kBits, d};
   static constexpr int kTileLimit = 8704;  // bytes
   static constexpr int kBlocks = 4 * kLayout.bytes() <= kTileLimit ? 4 : 2 * kLayout.bytes() <= kTileLimit ? 2 : 1;
@@ -177,13 +179,15 @@ __device__ __forceinline__ PairCursor AttendBlock<KL, VL, d, kRowTiles>::Work() 
 #pragma unroll
         for (int lanes = 4; lanes < 32; lanes *= 2) l += __shfl_xor_sync(kFullWarp, l, lanes);
         const int row = 8 * nt + 2 * (lane % 4) + i;
-        if (row >= rows.rows) continue;
-        if (lane < 4) *reinterpret_cast<float2*>(StateTerms(warp, row)) = make_float2(math.m[nt][i], l);
+        if (lane < 4 && row < rows.rows)
+          *reinterpret_cast<float2*>(StateTerms(warp, row)) = make_float2(math.m[nt][i], l);
         float* state = State(warp, row) + lane / 4;
 #pragma unroll
         for (int s = 0; s < d / 16; ++s) {
-          state[16 * s] = math.acc[nt][s][i];
-          state[16 * s + 8] = math.acc[nt][s][i + 2];
+          const float first = math.Value(nt, s, i), second = math.Value(nt, s, i + 2);
+          if (row >= rows.rows) continue;
+          state[16 * s] = first;
+          state[16 * s + 8] = second;
         }
       }
     }

@@ -4,41 +4,17 @@
 //
 // Softmax runs in base 2. The reference m is one of score + log2(value scale), so that weight * value scale, which
 // becomes f16, stays below 2^6 however large the scales are; m moves only when a tile exceeds it by that.
+//
+// Integer products (ByteLoader): keys times 16-bit queries in two bytes, exact. Values, for up to 4 rows: weight *
+// value scale is rounded to 16 bits, its high byte in columns 0 to 3, its low byte in columns 4 to 7, where rows
+// repeat; m is such that the largest is between 2^15 and 2^16 after it has moved, and it moves when one passes that.
 #pragma once
 
-#include "src/cuda/loader.cuh"
+#include <type_traits>
+
+#include "src/cuda/attend_view.cuh"
 
 namespace tersekv::cuda {
-
-inline constexpr float kEmpty = -1e30f;  // m of a row that has seen nothing
-inline constexpr float kLog2E = 1.4426950408889634f;
-
-// What a query row is multiplied by and shifted by, in shared memory.
-struct RowTerms {
-  float factor, bias;  // score (base 2) = factor * k scale * <q, operands> + bias
-};
-
-// Which tokens which rows see, and what is done to scores.
-struct TileView {
-  int first_token;
-  int length, q_len, group, row0;  // row r of the tile: query (row0 + r) / group
-  int window;
-  float softcap, two_over_softcap;  // in base 2; 0 = off
-  const float* alibi_slopes;        // of the KV head's first query head, or null
-
-  // Whether any row sees it: what is stored of others may be no numbers.
-  __device__ __forceinline__ bool Seen(int token) const {
-    return token < length && (window == 0 || token > length - q_len - window);
-  }
-};
-
-template <class L, Kv side>
-__device__ __forceinline__ void DecodeGroup(const Words<L::kBits>& words, uint32_t (&r)[4][4]) {
-  L::template Decode<side, 0>(words, r[0]);
-  L::template Decode<side, 1>(words, r[1]);
-  L::template Decode<side, 2>(words, r[2]);
-  L::template Decode<side, 3>(words, r[3]);
-}
 
 template <class KL, class VL, int d, int kRowTiles, int kBlocks>
 struct TileMath {
@@ -46,10 +22,22 @@ struct TileMath {
   static constexpr int kGroups = d / kGroupChannels, kSteps = d / 16;
   static constexpr int kQueryStride = 2 * d + 16;  // bytes of a row in shared memory, padded against bank conflicts
 
-  uint32_t q[kRowTiles][kSteps][2];
+  static constexpr bool kKeyBytes = ByteLoader<KL>, kValueBytes = ByteLoader<VL>;
+  static_assert(!kValueBytes || kRowTiles == 1, "bytes of weights need the columns of two rows");
+  static constexpr float kSlack = kValueBytes ? 0.0f : 6.0f;    // m moves when a tile exceeds it by this
+  static constexpr float kRoom = kValueBytes ? 14.999f : 0.0f;  // and then goes this far below the tile's largest
+  static constexpr float kLargestWeight = 65504.0f;
+  using Sum = std::conditional_t<kValueBytes, int, float>;
+
+  uint32_t q[kRowTiles][kSteps][2];  // bytes: the high ones of all steps of 32, then the low ones
   float factor[kRowTiles][2], bias[kRowTiles][2];
   float m[kRowTiles][2], l[kRowTiles][2];  // lane 4g + c: rows 2c and 2c + 1 of each row tile
-  float acc[kRowTiles][kSteps][4];         // channels 16 i + g and + 8 of rows 2c and 2c + 1
+  Sum acc[kRowTiles][kSteps][4];           // channels 16 i + g and + 8 of rows 2c and 2c + 1
+  int steps = 0;
+
+  static __device__ __forceinline__ int Row(int tile, int column) {
+    return kValueBytes ? column % 4 : 8 * tile + column;
+  }
 
   __device__ __forceinline__ void Clear() {
 #pragma unroll
@@ -68,14 +56,16 @@ struct TileMath {
     for (int nt = 0; nt < kRowTiles; ++nt) {
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) {
-        const int channel = i / 4 * 64 + i / 2 % 2 * 32 + c * 8 + i % 2 * 4;
+        constexpr int kHalf = kSteps / 2;
+        const int at =
+            kKeyBytes ? i / kHalf * d + i % kHalf * 32 + c * 8 : 2 * (i / 4 * 64 + i / 2 % 2 * 32 + c * 8 + i % 2 * 4);
         uint2 v = make_uint2(0, 0);
-        if (8 * nt + g < rows) v = LoadShared2(query + (8 * nt + g) * kQueryStride + 2 * channel);
+        if (Row(nt, g) < rows) v = LoadShared2(query + Row(nt, g) * kQueryStride + at);
         q[nt][i][0] = v.x, q[nt][i][1] = v.y;
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int row = min(8 * nt + 2 * c + i, rows - 1);
+        const int row = min(Row(nt, 2 * c + i), rows - 1);
         factor[nt][i] = terms[row].factor;
         bias[nt][i] = terms[row].bias;
       }
@@ -85,9 +75,35 @@ struct TileMath {
   // tile: kBlocks blocks in shared memory.
   __device__ __forceinline__ void Step(uint32_t tile, const TileView& view, int lane) {
     float score[kBlocks][kRowTiles][4];
-    Scores(tile, score, lane);
+    if constexpr (kKeyBytes) {
+      ScoresOfBytes(tile, score, lane);
+    } else {
+      Scores(tile, score, lane);
+    }
     float2 scale[kBlocks];  // of values: tokens 2g, 2g + 1
     ScaleAndMask(tile, view, score, scale, lane);
+    if constexpr (kValueBytes) {
+      AddBytes(tile, score, scale, lane);
+    } else {
+      MoveUp(score, scale);
+      AddHalves(tile, view, score, scale, lane);
+    }
+  }
+
+  // Of rows 2c and 2c + 1; all lanes call it.
+  __device__ __forceinline__ float Value(int nt, int s, int i) const {
+    if constexpr (kValueBytes) {
+      return 256.0f * static_cast<float>(acc[nt][s][i]) +
+             static_cast<float>(__shfl_xor_sync(0xffffffffu, acc[nt][s][i], 2));
+    } else {
+      return acc[nt][s][i];
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void AddHalves(uint32_t tile, const TileView& view,
+                                            const float (&score)[kBlocks][kRowTiles][4], const float2 (&scale)[kBlocks],
+                                            int lane) {
     uint32_t keep[kBlocks][2];  // raw values that nobody sees may be no numbers
     if constexpr (!VL::kScaled) {
 #pragma unroll
@@ -144,7 +160,104 @@ struct TileMath {
     }
   }
 
- private:
+  __device__ __forceinline__ void AddBytes(uint32_t tile, const float (&score)[kBlocks][kRowTiles][4],
+                                           const float2 (&scale)[kBlocks], int lane) {
+    constexpr float kLift = 0x1p23f;  // a float above it ends in its integer
+    float weight[kBlocks][4], sum[2];
+    auto round = [&] {
+      float top = 0;
+      sum[0] = sum[1] = 0;
+#pragma unroll
+      for (int k = 0; k < kBlocks; ++k) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float p = Exp2(score[k][0][i] - m[0][i % 2]);
+          sum[i % 2] += p;
+          weight[k][i] = fmaf(p, i < 2 ? scale[k].x : scale[k].y, kLift);
+          top = fmaxf(top, weight[k][i]);
+        }
+      }
+      return top > kLift + kLargestWeight;
+    };
+    if (__any_sync(0xffffffffu, round())) {
+      MoveUp(score, scale);
+      round();
+    }
+    l[0][0] += sum[0];
+    l[0][1] += sum[1];
+    const uint32_t byte = lane % 4 < 2 ? 0x0051 : 0x0040;
+    uint32_t weights[kBlocks + kBlocks % 2] = {};
+#pragma unroll
+    for (int k = 0; k < kBlocks; ++k) {
+      auto bits = [&](int i) { return __float_as_uint(weight[k][i]); };
+      weights[k] = Transpose(Permute(Permute(bits(0), bits(2), byte), Permute(bits(1), bits(3), byte), 0x5410));
+    }
+#pragma unroll
+    for (int k = 0; k < kBlocks; k += 2) {
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        uint32_t r[2][4][2] = {};
+#pragma unroll
+        for (int i = 0; i < 2 && k + i < kBlocks; ++i) {
+          const uint32_t block = tile + (k + i) * kLayout.bytes();
+          DecodeGroupBytes<VL>(LoadWords<VL::kBits>(block + kLayout.codes(Kv::kV) + j * GroupBytes(VL::kBits), lane),
+                               r[i]);
+        }
+        const uint32_t b[2] = {weights[k], weights[k + 1]};
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+          const uint32_t a[4] = {r[0][u][0], r[0][u][1], r[1][u][0], r[1][u][1]};
+          MmaBytes<false>(acc[0][4 * j + u], a, b);
+        }
+      }
+    }
+    if (++steps % 256 == 0) KeepBelowLimit();
+  }
+
+  // A step adds less than 2^21 to a sum.
+  __device__ __forceinline__ void KeepBelowLimit() {
+    int most = 0;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) most = max(most, abs(acc[0][s][i]));
+    }
+    if (!__any_sync(0xffffffffu, most > 1 << 30)) return;
+    m[0][0] += 1, m[0][1] += 1;
+    l[0][0] *= 0.5f, l[0][1] *= 0.5f;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) acc[0][s][i] >>= 1;
+    }
+  }
+
+  __device__ __forceinline__ void ScoresOfBytes(uint32_t tile, float (&score)[kBlocks][kRowTiles][4], int lane) const {
+#pragma unroll
+    for (int k = 0; k < kBlocks; ++k) {
+      int high[kRowTiles][4] = {}, low[kRowTiles][4] = {};
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        uint32_t r[4][2];
+        DecodeGroupBytes<KL>(LoadWords<KL::kBits>(tile + k * kLayout.bytes() + j * GroupBytes(KL::kBits), lane), r);
+#pragma unroll
+        for (int pair = 0; pair < 2; ++pair) {
+          const uint32_t a[4] = {r[2 * pair][0], r[2 * pair + 1][0], r[2 * pair][1], r[2 * pair + 1][1]};
+#pragma unroll
+          for (int nt = 0; nt < kRowTiles; ++nt) {
+            MmaBytes<true>(high[nt], a, q[nt][2 * j + pair]);
+            MmaBytes<true>(low[nt], a, q[nt][kSteps / 2 + 2 * j + pair]);
+          }
+        }
+      }
+#pragma unroll
+      for (int nt = 0; nt < kRowTiles; ++nt) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) score[k][nt][i] = static_cast<float>(high[nt][i] * 256 + low[nt][i]);
+      }
+    }
+  }
+
   __device__ __forceinline__ void Scores(uint32_t tile, float (&score)[kBlocks][kRowTiles][4], int lane) const {
 #pragma unroll
     for (int k = 0; k < kBlocks; ++k) {
@@ -168,7 +281,7 @@ struct TileMath {
     }
   }
 
-  // Scores become logits in base 2; m moves up when they need it.
+  // Scores become logits in base 2.
   __device__ __forceinline__ void ScaleAndMask(uint32_t tile, const TileView& view,
                                                float (&score)[kBlocks][kRowTiles][4], float2 (&scale)[kBlocks],
                                                int lane) {
@@ -182,8 +295,9 @@ struct TileMath {
       if constexpr (KL::kScaled) {
         key = Widen(LoadShared(tile + k * kLayout.bytes() + kLayout.scales(Kv::kK) + 4 * g));
       }
-      if constexpr (VL::kScaled) {  // at least 2^-100, so that weights relative to m stay finite
-        scale[k] = Widen(MaxBf16(LoadShared(tile + k * kLayout.bytes() + kLayout.scales(Kv::kV) + 4 * g), 0x0D800D80u));
+      if constexpr (VL::kScaled) {  // at least 2^-100 or 2^-90, so that weights relative to m stay finite
+        constexpr uint32_t kLeast = kValueBytes ? 0x12801280u : 0x0D800D80u;
+        scale[k] = Widen(MaxBf16(LoadShared(tile + k * kLayout.bytes() + kLayout.scales(Kv::kV) + 4 * g), kLeast));
       }
 #pragma unroll
       for (int nt = 0; nt < kRowTiles; ++nt) {
@@ -193,6 +307,10 @@ struct TileMath {
       }
     }
     if (edge || view.softcap != 0 || view.alibi_slopes != nullptr) ChangeScores(view, score, scale, g, c);
+  }
+
+  // m, when logits need it.
+  __device__ __forceinline__ void MoveUp(const float (&score)[kBlocks][kRowTiles][4], const float2 (&scale)[kBlocks]) {
     float top[kRowTiles][2];
 #pragma unroll
     for (int k = 0; k < kBlocks; ++k) {
@@ -208,13 +326,13 @@ struct TileMath {
     }
     bool above = false;
 #pragma unroll
-    for (int nt = 0; nt < kRowTiles; ++nt) above |= top[nt][0] > m[nt][0] + 6.0f || top[nt][1] > m[nt][1] + 6.0f;
+    for (int nt = 0; nt < kRowTiles; ++nt) above |= top[nt][0] > m[nt][0] + kSlack || top[nt][1] > m[nt][1] + kSlack;
     if (!__any_sync(0xffffffffu, above)) return;
 #pragma unroll
     for (int nt = 0; nt < kRowTiles; ++nt) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        float x = top[nt][i];
+        float x = top[nt][i] - kRoom;
 #pragma unroll
         for (int lanes = 4; lanes < 32; lanes *= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lanes));
         x = fmaxf(x, m[nt][i]);
@@ -222,7 +340,16 @@ struct TileMath {
         m[nt][i] = x;
         l[nt][i] *= f;
 #pragma unroll
-        for (int s = 0; s < kSteps; ++s) acc[nt][s][i] *= f, acc[nt][s][i + 2] *= f;
+        for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+          for (int j = i; j < 4; j += 2) {
+            if constexpr (kValueBytes) {
+              acc[nt][s][j] = __float2int_rn(static_cast<float>(acc[nt][s][j]) * f);
+            } else {
+              acc[nt][s][j] *= f;
+            }
+          }
+        }
       }
     }
   }
@@ -240,7 +367,7 @@ struct TileMath {
     for (int nt = 0; nt < kRowTiles; ++nt) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int row = view.row0 + 8 * nt + 2 * c + i;
+        const int row = view.row0 + Row(nt, 2 * c + i);
         const int end = min(view.length - view.q_len + 1 + row / view.group, view.length);
         const int begin = view.window > 0 ? end - view.window : 0;
         const float slope = view.alibi_slopes != nullptr ? view.alibi_slopes[row % view.group] * kLog2E : 0.0f;

@@ -77,6 +77,19 @@ __device__ __forceinline__ void Mma(float (&c)[4], const uint32_t (&a)[4], const
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   }
 }
+// c += a b of 16 x 32 and 32 x 8 bytes, exact; b is signed or not.
+template <bool kSigned>
+__device__ __forceinline__ void MmaBytes(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  if constexpr (kSigned) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  } else {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
+}
 // Transposes an 8 x 8 matrix of 16-bit values across the warp.
 __device__ __forceinline__ uint32_t Transpose(uint32_t a) {
   uint32_t r;
