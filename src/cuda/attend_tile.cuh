@@ -3,7 +3,7 @@
 // transposed (S^T = K q^T, O^T = V^T p^T), so that codes are the left operand and query rows the eight columns.
 //
 // Softmax runs in base 2. The reference m is one of score + log2(value scale), so that weight * value scale, which
-// becomes f16, stays below 2^6 however large the scales are; m moves only when a tile exceeds it by that.
+// becomes f16, stays below 2^6 however large the scales are; m moves only when a tile's weights exceed that.
 //
 // Integer products (ByteLoader): keys times 16-bit queries in two bytes, exact. Values, for up to 4 rows: weight *
 // value scale is rounded to 16 bits, its high byte in columns 0 to 3, its low byte in columns 4 to 7, where rows
@@ -24,9 +24,7 @@ struct TileMath {
 
   static constexpr bool kKeyBytes = ByteLoader<KL>, kValueBytes = ByteLoader<VL>;
   static_assert(!kValueBytes || kRowTiles == 1, "bytes of weights need the columns of two rows");
-  static constexpr float kSlack = kValueBytes ? 0.0f : 6.0f;    // m moves when a tile exceeds it by this
-  static constexpr float kRoom = kValueBytes ? 14.999f : 0.0f;  // and then goes this far below the tile's largest
-  static constexpr float kLargestWeight = 65504.0f;
+  static constexpr float kRoom = kValueBytes ? 14.999f : 0.0f;  // a moved m is this far below the tile's largest
   using Sum = std::conditional_t<kValueBytes, int, float>;
 
   uint32_t q[kRowTiles][kSteps][2];  // bytes: the high ones of all steps of 32, then the low ones
@@ -85,7 +83,6 @@ struct TileMath {
     if constexpr (kValueBytes) {
       AddBytes(tile, score, scale, lane);
     } else {
-      MoveUp(score, scale);
       AddHalves(tile, view, score, scale, lane);
     }
   }
@@ -116,25 +113,48 @@ struct TileMath {
       }
     }
     uint32_t weight[kBlocks][kRowTiles][2], weight_low[kBlocks][kRowTiles][2];
-#pragma unroll
-    for (int k = 0; k < kBlocks; ++k) {
+    float sum[kRowTiles][2];
+    auto weigh = [&] {
+      constexpr uint32_t kMost = VL::kBf16 ? 0x4280 : 0x5400;  // 2^6
+      uint32_t top = 0;
 #pragma unroll
       for (int nt = 0; nt < kRowTiles; ++nt) {
-        const float* x = score[k][nt];
-        const float p0 = Exp2(x[0] - m[nt][0]), p1 = Exp2(x[1] - m[nt][1]);
-        const float p2 = Exp2(x[2] - m[nt][0]), p3 = Exp2(x[3] - m[nt][1]);
-        l[nt][0] += p0 + p2;
-        l[nt][1] += p1 + p3;
-        if constexpr (VL::kBf16) {  // two bf16 parts keep a weight's precision
-          const __nv_bfloat162 a = __floats2bfloat162_rn(p0, p1), b = __floats2bfloat162_rn(p2, p3);
-          weight[k][nt][0] = Transpose(Bits(a));
-          weight[k][nt][1] = Transpose(Bits(b));
-          const float2 fa = __bfloat1622float2(a), fb = __bfloat1622float2(b);
-          weight_low[k][nt][0] = Transpose(Bits(__floats2bfloat162_rn(p0 - fa.x, p1 - fa.y)));
-          weight_low[k][nt][1] = Transpose(Bits(__floats2bfloat162_rn(p2 - fb.x, p3 - fb.y)));
-        } else {
-          weight[k][nt][0] = Transpose(Bits(__floats2half2_rn(p0 * scale[k].x, p1 * scale[k].x)));
-          weight[k][nt][1] = Transpose(Bits(__floats2half2_rn(p2 * scale[k].y, p3 * scale[k].y)));
+        sum[nt][0] = sum[nt][1] = 0;
+#pragma unroll
+        for (int k = 0; k < kBlocks; ++k) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const float p0 = Exp2(score[k][nt][2 * i] - m[nt][0]), p1 = Exp2(score[k][nt][2 * i + 1] - m[nt][1]);
+            sum[nt][0] += p0, sum[nt][1] += p1;
+            uint32_t& w = weight[k][nt][i];
+            if constexpr (VL::kBf16) {  // two bf16 parts keep a weight's precision
+              const __nv_bfloat162 high = __floats2bfloat162_rn(p0, p1);
+              const float2 f = __bfloat1622float2(high);
+              w = Bits(high);
+              weight_low[k][nt][i] = Bits(__floats2bfloat162_rn(p0 - f.x, p1 - f.y));
+            } else {
+              const float x = i == 0 ? scale[k].x : scale[k].y;
+              w = Bits(__floats2half2_rn(p0 * x, p1 * x));
+            }
+            top = MaxPairs<VL::kBf16>(top, w);
+          }
+        }
+      }
+      return (top & 0xffff) > kMost || top >> 16 > kMost;
+    };
+    if (__any_sync(0xffffffffu, weigh())) {
+      MoveUp(score, scale);
+      weigh();
+    }
+#pragma unroll
+    for (int nt = 0; nt < kRowTiles; ++nt) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        l[nt][i] += sum[nt][i];
+#pragma unroll
+        for (int k = 0; k < kBlocks; ++k) {
+          weight[k][nt][i] = Transpose(weight[k][nt][i]);
+          if constexpr (VL::kBf16) weight_low[k][nt][i] = Transpose(weight_low[k][nt][i]);
         }
       }
     }
@@ -165,7 +185,7 @@ struct TileMath {
     constexpr float kLift = 0x1p23f;  // a float above it ends in its integer
     float weight[kBlocks][4], sum[2];
     auto round = [&] {
-      float top = 0;
+      uint32_t top = 0;
       sum[0] = sum[1] = 0;
 #pragma unroll
       for (int k = 0; k < kBlocks; ++k) {
@@ -174,10 +194,10 @@ struct TileMath {
           const float p = Exp2(score[k][0][i] - m[0][i % 2]);
           sum[i % 2] += p;
           weight[k][i] = fmaf(p, i < 2 ? scale[k].x : scale[k].y, kLift);
-          top = fmaxf(top, weight[k][i]);
+          top |= __float_as_uint(weight[k][i]);
         }
       }
-      return top > kLift + kLargestWeight;
+      return (top & ~0x4B00FFFFu) != 0;  // 0x4B000000: kLift
     };
     if (__any_sync(0xffffffffu, round())) {
       MoveUp(score, scale);
@@ -297,7 +317,8 @@ struct TileMath {
       }
       if constexpr (VL::kScaled) {  // at least 2^-100 or 2^-90, so that weights relative to m stay finite
         constexpr uint32_t kLeast = kValueBytes ? 0x12801280u : 0x0D800D80u;
-        scale[k] = Widen(MaxBf16(LoadShared(tile + k * kLayout.bytes() + kLayout.scales(Kv::kV) + 4 * g), kLeast));
+        scale[k] =
+            Widen(MaxPairs<true>(LoadShared(tile + k * kLayout.bytes() + kLayout.scales(Kv::kV) + 4 * g), kLeast));
       }
 #pragma unroll
       for (int nt = 0; nt < kRowTiles; ++nt) {
@@ -309,7 +330,7 @@ struct TileMath {
     if (edge || view.softcap != 0 || view.alibi_slopes != nullptr) ChangeScores(view, score, scale, g, c);
   }
 
-  // m, when logits need it.
+  // After weights that are too large.
   __device__ __forceinline__ void MoveUp(const float (&score)[kBlocks][kRowTiles][4], const float2 (&scale)[kBlocks]) {
     float top[kRowTiles][2];
 #pragma unroll
@@ -324,10 +345,6 @@ struct TileMath {
         top[nt][1] = k == 0 ? odd : fmaxf(top[nt][1], odd);
       }
     }
-    bool above = false;
-#pragma unroll
-    for (int nt = 0; nt < kRowTiles; ++nt) above |= top[nt][0] > m[nt][0] + kSlack || top[nt][1] > m[nt][1] + kSlack;
-    if (!__any_sync(0xffffffffu, above)) return;
 #pragma unroll
     for (int nt = 0; nt < kRowTiles; ++nt) {
 #pragma unroll

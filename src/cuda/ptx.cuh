@@ -39,10 +39,15 @@ __device__ __forceinline__ float Log2(float x) {
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
 }
-// The larger of two pairs of bf16; a NaN loses.
-__device__ __forceinline__ uint32_t MaxBf16(uint32_t a, uint32_t b) {
+// The larger of two pairs of f16 or bf16; a NaN loses.
+template <bool kBf16>
+__device__ __forceinline__ uint32_t MaxPairs(uint32_t a, uint32_t b) {
   uint32_t r;
-  asm("max.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  if constexpr (kBf16) {
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  } else {
+    asm("max.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  }
   return r;
 }
 __device__ __forceinline__ uint32_t Bits(__half2 h) { return *reinterpret_cast<uint32_t*>(&h); }
