@@ -136,6 +136,42 @@ struct AttendBlock {
     }
   }
 
+  // The warp's state becomes its state in shared memory; `more`: joins what is there of the pair.
+  __device__ __forceinline__ void HandOver(const typename C::Math& math, bool more) const {
+    if constexpr (C::Math::kValueBytes) __syncwarp();
+#pragma unroll
+    for (int nt = 0; nt < kRowTiles; ++nt) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float m = math.m[nt][i], l = math.l[nt][i], old = 0, own = 1;
+#pragma unroll
+        for (int lanes = 4; lanes < 32; lanes *= 2) l += __shfl_xor_sync(kFullWarp, l, lanes);
+        const int row = 8 * nt + 2 * (lane % 4) + i;
+        if constexpr (C::Math::kValueBytes) {
+          if (more && row < rows.rows) {
+            const float2 there = *reinterpret_cast<const float2*>(StateTerms(warp, row));
+            const float top = fmaxf(m, there.x);
+            old = Exp2(there.x - top), own = Exp2(m - top);
+            m = top, l = l * own + there.y * old;
+          }
+          __syncwarp();
+        }
+        if (lane < 4 && row < rows.rows) *reinterpret_cast<float2*>(StateTerms(warp, row)) = make_float2(m, l);
+        float* state = State(warp, row) + lane / 4;
+#pragma unroll
+        for (int s = 0; s < d / 16; ++s) {
+          float first = math.Value(nt, s, i), second = math.Value(nt, s, i + 2);
+          if (row >= rows.rows) continue;
+          if constexpr (C::Math::kValueBytes) {
+            if (more) first = first * own + state[16 * s] * old, second = second * own + state[16 * s + 8] * old;
+          }
+          state[16 * s] = first;
+          state[16 * s + 8] = second;
+        }
+      }
+    }
+  }
+
   // A worker's tiles, pair by pair; returns the last pair, whose states are in shared memory.
   __device__ __forceinline__ PairCursor Work() const;
   // The servers' part: queries, and all pairs but the last.
@@ -164,32 +200,18 @@ __device__ __forceinline__ PairCursor AttendBlock<KL, VL, d, kRowTiles>::Work() 
     view.length = pair.sequence.length;
     if (p.alibi_slopes != nullptr) view.alibi_slopes = p.alibi_slopes + pair.head * rows.group;
     const int end = min(pair.end(), range.end);
+    for (bool more = false;; more = true) {
+      const int stop = C::Math::kValueBytes ? min(source.tile() + C::Math::kMostSteps * warps, end) : end;
 #pragma unroll 1
-    while (source.tile() < end) {
-      view.first_token = (pair.sequence.first + source.tile() - pair.begin) * C::kTileTokens;
-      math.Step(source.Wait(), view, lane);
-      source.Release();
-    }
-    if (segment > 0) BarrierWait(Empty(), (segment - 1) % 2);
-#pragma unroll
-    for (int nt = 0; nt < kRowTiles; ++nt) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float l = math.l[nt][i];
-#pragma unroll
-        for (int lanes = 4; lanes < 32; lanes *= 2) l += __shfl_xor_sync(kFullWarp, l, lanes);
-        const int row = 8 * nt + 2 * (lane % 4) + i;
-        if (lane < 4 && row < rows.rows)
-          *reinterpret_cast<float2*>(StateTerms(warp, row)) = make_float2(math.m[nt][i], l);
-        float* state = State(warp, row) + lane / 4;
-#pragma unroll
-        for (int s = 0; s < d / 16; ++s) {
-          const float first = math.Value(nt, s, i), second = math.Value(nt, s, i + 2);
-          if (row >= rows.rows) continue;
-          state[16 * s] = first;
-          state[16 * s + 8] = second;
-        }
+      while (source.tile() < stop) {
+        view.first_token = (pair.sequence.first + source.tile() - pair.begin) * C::kTileTokens;
+        math.Step(source.Wait(), view, lane);
+        source.Release();
       }
+      if (segment > 0 && !more) BarrierWait(Empty(), (segment - 1) % 2);
+      HandOver(math, more);
+      if (source.tile() >= end) break;
+      math.Clear();
     }
     if (pair.end() >= range.end) break;
     BarrierArrive(Full());

@@ -7,7 +7,7 @@
 //
 // Integer products (ByteLoader): keys times 16-bit queries in two bytes, exact. Values, for up to 4 rows: weight *
 // value scale is rounded to 16 bits, its high byte in columns 0 to 3, its low byte in columns 4 to 7, where rows
-// repeat; m is such that the largest is between 2^15 and 2^16 after it has moved, and it moves when one passes that.
+// repeat; the largest is just below 2^15 when m has moved, and m moves when one passes 2^16. Sums are 32-bit integers.
 #pragma once
 
 #include <type_traits>
@@ -25,13 +25,15 @@ struct TileMath {
   static constexpr bool kKeyBytes = ByteLoader<KL>, kValueBytes = ByteLoader<VL>;
   static_assert(!kValueBytes || kRowTiles == 1, "bytes of weights need the columns of two rows");
   static constexpr float kRoom = kValueBytes ? 14.999f : 0.0f;  // a moved m is this far below the tile's largest
+  // Steps before the state is handed over: weights of 16 bits add an error that grows with the root of the tokens that
+  // share a reference, and sums must stay in 32 bits.
+  static constexpr int kMostSteps = 2048 / (16 * kBlocks);
   using Sum = std::conditional_t<kValueBytes, int, float>;
 
   uint32_t q[kRowTiles][kSteps][2];  // bytes: the high ones of all steps of 32, then the low ones
   float factor[kRowTiles][2], bias[kRowTiles][2];
   float m[kRowTiles][2], l[kRowTiles][2];  // lane 4g + c: rows 2c and 2c + 1 of each row tile
   Sum acc[kRowTiles][kSteps][4];           // channels 16 i + g and + 8 of rows 2c and 2c + 1
-  int steps = 0;
 
   static __device__ __forceinline__ int Row(int tile, int column) {
     return kValueBytes ? column % 4 : 8 * tile + column;
@@ -230,25 +232,6 @@ struct TileMath {
           MmaBytes<false>(acc[0][4 * j + u], a, b);
         }
       }
-    }
-    if (++steps % 256 == 0) KeepBelowLimit();
-  }
-
-  // A step adds less than 2^21 to a sum.
-  __device__ __forceinline__ void KeepBelowLimit() {
-    int most = 0;
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) most = max(most, abs(acc[0][s][i]));
-    }
-    if (!__any_sync(0xffffffffu, most > 1 << 30)) return;
-    m[0][0] += 1, m[0][1] += 1;
-    l[0][0] *= 0.5f, l[0][1] *= 0.5f;
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) acc[0][s][i] >>= 1;
     }
   }
 
