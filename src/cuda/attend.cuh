@@ -138,33 +138,34 @@ struct AttendBlock {
 
   // The warp's state becomes its state in shared memory; `more`: joins what is there of the pair.
   __device__ __forceinline__ void HandOver(const typename C::Math& math, bool more) const {
-    if constexpr (C::Math::kValueBytes) __syncwarp();
 #pragma unroll
     for (int nt = 0; nt < kRowTiles; ++nt) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        float m = math.m[nt][i], l = math.l[nt][i], old = 0, own = 1;
+        float l = math.l[nt][i];
 #pragma unroll
         for (int lanes = 4; lanes < 32; lanes *= 2) l += __shfl_xor_sync(kFullWarp, l, lanes);
         const int row = 8 * nt + 2 * (lane % 4) + i;
-        if constexpr (C::Math::kValueBytes) {
-          if (more && row < rows.rows) {
-            const float2 there = *reinterpret_cast<const float2*>(StateTerms(warp, row));
-            const float top = fmaxf(m, there.x);
-            old = Exp2(there.x - top), own = Exp2(m - top);
-            m = top, l = l * own + there.y * old;
-          }
+        float2* terms = reinterpret_cast<float2*>(StateTerms(warp, min(row, rows.rows - 1)));
+        float* state = State(warp, min(row, rows.rows - 1)) + lane / 4;
+        if (C::Math::kValueBytes && more) {
           __syncwarp();
+          const float2 there = *terms;
+          const float m = fmaxf(math.m[nt][i], there.x), old = Exp2(there.x - m), own = Exp2(math.m[nt][i] - m);
+          __syncwarp();
+          if (lane < 4 && row < rows.rows) *terms = make_float2(m, l * own + there.y * old);
+#pragma unroll
+          for (int s = 0; s < d / 8; ++s) {
+            const float value = math.Value(nt, s / 2, i + s % 2 * 2);
+            if (row < rows.rows) state[8 * s] = value * own + state[8 * s] * old;
+          }
+          continue;
         }
-        if (lane < 4 && row < rows.rows) *reinterpret_cast<float2*>(StateTerms(warp, row)) = make_float2(m, l);
-        float* state = State(warp, row) + lane / 4;
+        if (lane < 4 && row < rows.rows) *terms = make_float2(math.m[nt][i], l);
 #pragma unroll
         for (int s = 0; s < d / 16; ++s) {
-          float first = math.Value(nt, s, i), second = math.Value(nt, s, i + 2);
+          const float first = math.Value(nt, s, i), second = math.Value(nt, s, i + 2);
           if (row >= rows.rows) continue;
-          if constexpr (C::Math::kValueBytes) {
-            if (more) first = first * own + state[16 * s] * old, second = second * own + state[16 * s + 8] * old;
-          }
           state[16 * s] = first;
           state[16 * s + 8] = second;
         }
