@@ -13,6 +13,8 @@ namespace tersekv::cuda {
 
 template <class KL, class VL, int d, int kRowTiles>
 struct AttendConfig {
+  using Values = VL;
+  static constexpr int kRowTileCount = kRowTiles;
   static constexpr BlockLayout kLayout{KL::kBits, VL::kBits, d};
   static constexpr int kTileLimit = 8704;  // bytes
   static constexpr int kBlocks = 4 * kLayout.bytes() <= kTileLimit ? 4 : 2 * kLayout.bytes() <= kTileLimit ? 2 : 1;
@@ -134,6 +136,43 @@ struct AttendBlock {
     }
   }
 
+  // The warp's state becomes its state in shared memory; `more`: joins what is there of the pair.
+  __device__ __forceinline__ void HandOver(const typename C::Math& math, bool more) const {
+#pragma unroll
+    for (int nt = 0; nt < kRowTiles; ++nt) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float l = math.l[nt][i];
+#pragma unroll
+        for (int lanes = 4; lanes < 32; lanes *= 2) l += __shfl_xor_sync(kFullWarp, l, lanes);
+        const int row = 8 * nt + 2 * (lane % 4) + i;
+        float2* terms = reinterpret_cast<float2*>(StateTerms(warp, min(row, rows.rows - 1)));
+        float* state = State(warp, min(row, rows.rows - 1)) + lane / 4;
+        if (C::Math::kValueBytes && more) {
+          __syncwarp();
+          const float2 there = *terms;
+          const float m = fmaxf(math.m[nt][i], there.x), old = Exp2(there.x - m), own = Exp2(math.m[nt][i] - m);
+          __syncwarp();
+          if (lane < 4 && row < rows.rows) *terms = make_float2(m, l * own + there.y * old);
+#pragma unroll
+          for (int s = 0; s < d / 8; ++s) {
+            const float value = math.Value(nt, s / 2, i + s % 2 * 2);
+            if (row < rows.rows) state[8 * s] = value * own + state[8 * s] * old;
+          }
+          continue;
+        }
+        if (lane < 4 && row < rows.rows) *terms = make_float2(math.m[nt][i], l);
+#pragma unroll
+        for (int s = 0; s < d / 16; ++s) {
+          const float first = math.Value(nt, s, i), second = math.Value(nt, s, i + 2);
+          if (row >= rows.rows) continue;
+          state[16 * s] = first;
+          state[16 * s + 8] = second;
+        }
+      }
+    }
+  }
+
   // A worker's tiles, pair by pair; returns the last pair, whose states are in shared memory.
   __device__ __forceinline__ PairCursor Work() const;
   // The servers' part: queries, and all pairs but the last.
@@ -162,30 +201,18 @@ __device__ __forceinline__ PairCursor AttendBlock<KL, VL, d, kRowTiles>::Work() 
     view.length = pair.sequence.length;
     if (p.alibi_slopes != nullptr) view.alibi_slopes = p.alibi_slopes + pair.head * rows.group;
     const int end = min(pair.end(), range.end);
+    for (bool more = false;; more = true) {
+      const int stop = C::Math::kValueBytes ? min(source.tile() + C::Math::kMostSteps * warps, end) : end;
 #pragma unroll 1
-    while (source.tile() < end) {
-      view.first_token = (pair.sequence.first + source.tile() - pair.begin) * C::kTileTokens;
-      math.Step(source.Wait(), view, lane);
-      source.Release();
-    }
-    if (segment > 0) BarrierWait(Empty(), (segment - 1) % 2);
-#pragma unroll
-    for (int nt = 0; nt < kRowTiles; ++nt) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float l = math.l[nt][i];
-#pragma unroll
-        for (int lanes = 4; lanes < 32; lanes *= 2) l += __shfl_xor_sync(kFullWarp, l, lanes);
-        const int row = 8 * nt + 2 * (lane % 4) + i;
-        if (row >= rows.rows) continue;
-        if (lane < 4) *reinterpret_cast<float2*>(StateTerms(warp, row)) = make_float2(math.m[nt][i], l);
-        float* state = State(warp, row) + lane / 4;
-#pragma unroll
-        for (int s = 0; s < d / 16; ++s) {
-          state[16 * s] = math.acc[nt][s][i];
-          state[16 * s + 8] = math.acc[nt][s][i + 2];
-        }
+      while (source.tile() < stop) {
+        view.first_token = (pair.sequence.first + source.tile() - pair.begin) * C::kTileTokens;
+        math.Step(source.Wait(), view, lane);
+        source.Release();
       }
+      if (segment > 0 && !more) BarrierWait(Empty(), (segment - 1) % 2);
+      HandOver(math, more);
+      if (source.tile() >= end) break;
+      math.Clear();
     }
     if (pair.end() >= range.end) break;
     BarrierArrive(Full());

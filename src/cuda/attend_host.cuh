@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <string>
+#include <type_traits>
 
 #include "src/cuda/attend.cuh"
 
@@ -13,9 +14,6 @@ namespace tersekv::cuda {
 
 template <class KL, class VL, int d>
 struct AttendInstance {
-  template <int kRowTiles>
-  using Config = AttendConfig<KL, VL, d, kRowTiles>;
-
   static Status Shape(int rows, AttendShape* out) {
     CheckLoader<KL>();
     CheckLoader<VL>();
@@ -28,19 +26,28 @@ struct AttendInstance {
     out->blocks = blocks;
     out->rows = std::min(rows, 16);
     out->row_tiles = (rows + 15) / 16;
-    return rows <= 8 ? Divide<1>(shared, major, out) : Divide<2>(shared, major, out);
+    return rows <= 4   ? Divide<Few>(shared, major, out)
+           : rows <= 8 ? Divide<Some>(shared, major, out)
+                       : Divide<Many>(shared, major, out);
   }
 
   static Status Launch(const AttendParams& p, const AttendShape& shape, void* stream) {
-    return shape.rows <= 8 ? LaunchRows<1>(p, shape, stream) : LaunchRows<2>(p, shape, stream);
+    return shape.rows <= 4   ? LaunchRows<Few>(p, shape, stream)
+           : shape.rows <= 8 ? LaunchRows<Some>(p, shape, stream)
+                             : LaunchRows<Many>(p, shape, stream);
   }
 
  private:
+  // Up to 4, 8 and 16 query rows; the two bytes of a weight take the columns of two rows.
+  using Halves = std::conditional_t<ByteLoader<VL>, AsHalves<VL>, VL>;
+  using Few = AttendConfig<KL, VL, d, 1>;
+  using Some = AttendConfig<KL, Halves, d, 1>;
+  using Many = AttendConfig<KL, Halves, d, 2>;
+
   static constexpr int kStageBytes = 208 << 10;  // more in flight gains nothing
 
-  template <int kRowTiles>
+  template <class C>
   static Status Divide(int shared, int major, AttendShape* out) {
-    using C = Config<kRowTiles>;
     const int slots = out->slots > 0 ? out->slots : 2;
     int warps = out->warps > 0 ? out->warps : C::kWorkers;
     while (warps > 0 && typename C::Shared(warps, slots, out->rows).bytes > shared) --warps;
@@ -63,9 +70,9 @@ struct AttendInstance {
     return {};
   }
 
-  template <int kRowTiles>
+  template <class C>
   static Status LaunchRows(const AttendParams& p, const AttendShape& shape, void* stream) {
-    const auto kernel = AttendKernelBody<KL, VL, d, kRowTiles>;
+    const auto kernel = AttendKernelBody<KL, typename C::Values, d, C::kRowTileCount>;
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
     if (error != cudaSuccess) return Internal(std::string("attend: ") + cudaGetErrorString(error));
@@ -74,7 +81,7 @@ struct AttendInstance {
     own.softcap = p.softcap * kLog2E;
     own.two_over_softcap = p.softcap > 0 ? 2 * kLog2E / own.softcap : 0.0f;
     const dim3 grid(static_cast<unsigned>(shape.blocks), static_cast<unsigned>(shape.row_tiles));
-    kernel<<<grid, static_cast<unsigned>(Config<kRowTiles>::kThreads), static_cast<size_t>(shape.shared_bytes),
+    kernel<<<grid, static_cast<unsigned>(C::kThreads), static_cast<size_t>(shape.shared_bytes),
              static_cast<cudaStream_t>(stream)>>>(p, own, layout.At(p.workspace));
     return LaunchStatus("attend");
   }

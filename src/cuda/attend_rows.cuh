@@ -23,7 +23,8 @@ struct RowRange {
 };
 
 // Row `row` of (batch, kv_head) becomes f16 (bf16 for raw bf16 keys) at `out` and its terms. The row is scaled by a
-// power of two to a largest value in [2^13, 2^14), so that f16 is precise for queries of any size.
+// power of two to a largest value in [2^13, 2^14), so that f16 is precise for queries of any size. For keys in bytes it
+// becomes integers 256 a + b: [d] a, [d] b.
 template <class KL, int d>
 __device__ __forceinline__ void PrepareQuery(const AttendParams& p, const RowRange& range, int batch, int kv_head,
                                              int row, uint8_t* out, RowTerms* terms, int lane) {
@@ -61,18 +62,22 @@ __device__ __forceinline__ void PrepareQuery(const AttendParams& p, const RowRan
   const int exponent = max(static_cast<int>(__float_as_uint(largest) >> 23), 27) - 127;
   const float up = __uint_as_float(static_cast<uint32_t>(127 + 13 - exponent) << 23);
   const float down = __uint_as_float(static_cast<uint32_t>(127 - 13 + exponent) << 23);  // 1 / up
-  const float factor = p.scale * kLog2E * KL::kUnit * down;
+  const float factor = p.scale * kLog2E * kUnitOf<KL> * down;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) x[i] *= up;
 #pragma unroll
   for (int i = 0; i < kWidth; i += 2) {
-    uint32_t w;
-    if constexpr (KL::kBf16) {
-      w = Bits(__floats2bfloat162_rn(x[i], x[i + 1]));
+    if constexpr (ByteLoader<KL>) {
+      const uint32_t v = static_cast<uint32_t>(__float2int_rn(x[i])),
+                     next = static_cast<uint32_t>(__float2int_rn(x[i + 1]));
+      const uint32_t high = Permute(v + 128, next + 128, 0x51), low = Permute(v, next, 0x40);
+      *reinterpret_cast<uint16_t*>(out + channel + i) = static_cast<uint16_t>(high);
+      *reinterpret_cast<uint16_t*>(out + d + channel + i) = static_cast<uint16_t>(low);
+    } else if constexpr (KL::kBf16) {
+      *reinterpret_cast<uint32_t*>(out + 2 * (channel + i)) = Bits(__floats2bfloat162_rn(x[i], x[i + 1]));
     } else {
-      w = Bits(__floats2half2_rn(x[i], x[i + 1]));
+      *reinterpret_cast<uint32_t*>(out + 2 * (channel + i)) = Bits(__floats2half2_rn(x[i], x[i + 1]));
     }
-    *reinterpret_cast<uint32_t*>(out + 2 * (lane * kWidth + i)) = w;
   }
   if (lane == 0) *terms = {factor, p.scale * kLog2E * mean_product};
 }
@@ -145,7 +150,7 @@ __device__ __forceinline__ void FinishRow(const AttendParams& p, const RowRange&
   }
   const float f = r.l > 0 ? __fdividef(kept, l) : 0.0f, share = r.l * f;
 #pragma unroll
-  for (float& v : r.acc) v *= f * VL::kUnit;
+  for (float& v : r.acc) v *= f * kUnitOf<VL>;
   if (VL::kScaled && p.rotate_out) {
     Hadamard<d>(r.acc, lane);
     const uint32_t signs = RowSigns<d>(p.pool, kv_head, Kv::kV, lane);

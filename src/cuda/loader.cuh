@@ -51,6 +51,30 @@ concept Loader = requires(const Words<L::kBits>& words, Operands& r) {
   L::template Decode<Kv::kV, 3>(words, r);
 };
 
+// Optional: levels as signed bytes, codes 0..3 and 4..7 of a unit, for integer products. Exact, and no bytes need to be
+// joined to halves; queries and weights become 16-bit integers in two bytes (attend_tile.cuh).
+template <class L>
+concept ByteLoader = Loader<L> && requires(const Words<L::kBits>& words, uint32_t (&r)[2]) {
+  L::template DecodeBytes<0>(words, r);
+};
+
+// What an operand times this is a level.
+template <class L>
+inline constexpr float kUnitOf = ByteLoader<L> ? 1.0f : L::kUnit;
+
+// A loader without its bytes.
+template <class L>
+struct AsHalves {
+  static constexpr int kBits = L::kBits;
+  static constexpr float kUnit = L::kUnit;
+  static constexpr bool kScaled = L::kScaled, kBf16 = L::kBf16;
+
+  template <Kv kSide, int u>
+  static __device__ __forceinline__ void Decode(const Words<kBits>& words, Operands& r) {
+    L::template Decode<kSide, u>(words, r);
+  }
+};
+
 template <class L>
 constexpr void CheckLoader() {
   static_assert(Loader<L>, "a Loader says kBits, kUnit, kScaled, kBf16 and Decode<side, unit>(words, operands)");
@@ -97,6 +121,18 @@ __device__ __forceinline__ void Join(uint32_t low0, uint32_t high0, uint32_t low
 
 inline constexpr uint32_t kTop = 0x80808080u;
 
+// level + lift of the stored codes [first, first + 4), a byte each.
+constexpr uint32_t LevelBytes(int bits, int first, int lift) {
+  uint32_t r = 0;
+  for (int i = 0; i < 4; ++i) {
+    const int level = LevelsOf(bits).level[static_cast<size_t>(CanonicalCode(bits, first + i))];
+    r |= static_cast<uint32_t>((level + lift) & 255) << (8 * i);
+  }
+  return r;
+}
+template <int kBits, int kFirst, int kLift>
+inline constexpr uint32_t kLevelBytes = LevelBytes(kBits, kFirst, kLift);
+
 }  // namespace internal
 
 // 4 to 6 bits.
@@ -140,13 +176,27 @@ struct LloydMaxLoader<2> {
   template <Kv kSide, int u>
   static __device__ __forceinline__ void Decode(const Words<2>& words, Operands& r) {
     constexpr uint32_t kHigh = 0xC4BD443Du, kLow = 0xEAEAEAEAu;
-    const uint32_t select = (u % 2 == 0 ? words.w[u / 2] : words.w[u / 2] >> 2) & 0x33333333u;
+    const uint32_t select = Select<u>(words);
     const uint32_t h0 = Permute(kHigh, kHigh, select), h1 = Permute(kHigh, kHigh, select >> 16);
     constexpr uint32_t kFirst = kSide == Kv::kK ? 0x1404 : 0x2404, kSecond = kSide == Kv::kK ? 0x3424 : 0x3414;
     r[0] = Permute(h0, kLow, kFirst);
     r[1] = Permute(h0, kLow, kSecond);
     r[2] = Permute(h1, kLow, kFirst);
     r[3] = Permute(h1, kLow, kSecond);
+  }
+
+  template <int u>
+  static __device__ __forceinline__ void DecodeBytes(const Words<2>& words, uint32_t (&r)[2]) {
+    constexpr uint32_t kLevels = internal::kLevelBytes<2, 0, 0>;
+    const uint32_t select = Select<u>(words);
+    r[0] = Permute(kLevels, kLevels, select);
+    r[1] = Permute(kLevels, kLevels, select >> 16);
+  }
+
+ private:
+  template <int u>
+  static __device__ __forceinline__ uint32_t Select(const Words<2>& words) {
+    return (u % 2 == 0 ? words.w[u / 2] : words.w[u / 2] >> 2) & 0x33333333u;
   }
 };
 
@@ -165,18 +215,6 @@ __device__ __forceinline__ void JoinBytes(uint32_t low, uint32_t high, Operands&
   }
 }
 
-// level + 128 of the stored codes [first, first + 4).
-constexpr uint32_t LiftedLevels(int bits, int first) {
-  uint32_t r = 0;
-  for (int i = 0; i < 4; ++i) {
-    const int level = LevelsOf(bits).level[static_cast<size_t>(CanonicalCode(bits, first + i))];
-    r |= static_cast<uint32_t>(level + 128) << (8 * i);
-  }
-  return r;
-}
-template <int kBits, int kFirst>
-inline constexpr uint32_t kLifted = LiftedLevels(kBits, kFirst);
-
 }  // namespace internal
 
 // 3 bits: one lookup has all eight levels.
@@ -188,15 +226,27 @@ struct LloydMaxLoader<3> {
 
   template <Kv kSide, int u>
   static __device__ __forceinline__ void Decode(const Words<3>& words, Operands& r) {
-    constexpr uint32_t kLow = internal::kLifted<3, 0>, kHigh = internal::kLifted<3, 4>;
-    uint32_t select;
-    if constexpr (u < 3) {
-      select = words.w[u] & 0x77777777u;
-    } else {
-      select =
-          AndOr(words.w[2] >> 1, 0x44444444u, AndOr(words.w[1] >> 2, 0x22222222u, (words.w[0] >> 3) & 0x11111111u));
-    }
+    constexpr uint32_t kLow = internal::kLevelBytes<3, 0, 128>, kHigh = internal::kLevelBytes<3, 4, 128>;
+    const uint32_t select = Select<u>(words);
     internal::JoinBytes<kSide>(Permute(kLow, kHigh, select), Permute(kLow, kHigh, select >> 16), r);
+  }
+
+  template <int u>
+  static __device__ __forceinline__ void DecodeBytes(const Words<3>& words, uint32_t (&r)[2]) {
+    constexpr uint32_t kLow = internal::kLevelBytes<3, 0, 0>, kHigh = internal::kLevelBytes<3, 4, 0>;
+    const uint32_t select = Select<u>(words);
+    r[0] = Permute(kLow, kHigh, select);
+    r[1] = Permute(kLow, kHigh, select >> 16);
+  }
+
+ private:
+  template <int u>
+  static __device__ __forceinline__ uint32_t Select(const Words<3>& words) {
+    if constexpr (u < 3) {
+      return words.w[u] & 0x77777777u;
+    } else {
+      return AndOr(words.w[2] >> 1, 0x44444444u, AndOr(words.w[1] >> 2, 0x22222222u, (words.w[0] >> 3) & 0x11111111u));
+    }
   }
 };
 

@@ -35,7 +35,9 @@ std::vector<double> RotatedQuery(const History& h, int kv_head, std::vector<floa
   const float up = std::ldexp(1.0f, 13 - std::ilogb(largest));
   for (size_t c = 0; c < d; ++c) {
     const bool bf16 = !h.pool().block.scaled() && s.bf16;
-    const float rounded = bf16 ? BF16ToF32(F32ToBF16(q[c] * up)) : F16ToF32(F32ToF16(q[c] * up));
+    const float rounded = bf16            ? BF16ToF32(F32ToBF16(q[c] * up))
+                          : s.k_bits <= 3 ? std::nearbyint(q[c] * up)  // integer products
+                                          : F16ToF32(F32ToF16(q[c] * up));
     out[c] = static_cast<double>(rounded) / static_cast<double>(up);
   }
   return out;

@@ -9,6 +9,7 @@ void CheckNotFinite();
 void CheckAttend(bool small);
 void CheckGraph();
 void CheckStreams();
+void CheckLong();
 void CheckRefusals();
 
 }  // namespace tersekv::gpu

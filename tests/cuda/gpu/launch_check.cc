@@ -78,6 +78,45 @@ void CheckStreams() {
   std::printf("streams: 50 launches on each of two\n");
 }
 
+// One page over and over gives what it gives once: a warp hands over more than once a sequence.
+void CheckLong() {
+  constexpr int kRepeats = 1 << 17;
+  if (std::string(cuda::KernelList()).find("k3v3-128") == std::string::npos) return;
+  Random random(14);
+  HistoryShape shape = Shape(9);
+  shape.k_bits = shape.v_bits = 3;
+  AttendCase c = AttendCase::Make(shape, 0, false, &random);
+  const std::vector<int>& lengths = c.history->shape().lengths;
+  int longest = 0;
+  for (int b = 0; b < static_cast<int>(lengths.size()); ++b) {
+    if (lengths[static_cast<size_t>(b)] > lengths[static_cast<size_t>(longest)]) longest = b;
+  }
+  const int32_t page = static_cast<int32_t>(c.history->Slot(longest, 0) / 64);
+  const DeviceArray<int32_t> table(std::vector<int32_t>(kRepeats, page));
+  std::vector<float> out[2], lse[2];
+  for (int i = 0; i < 2; ++i) {
+    const DeviceArray<int32_t> length(std::vector<int32_t>(1, 64 * (i == 0 ? 1 : kRepeats)));
+    cuda::AttendParams p = c.Params();
+    p.batch = 1, p.lengths = length.get(), p.block_table = table.get(), p.table_stride = kRepeats;
+    c.Poison();
+    Ok(cuda::PlanAttend(p, nullptr));
+    Ok(cuda::Attend(p, nullptr));
+    Cuda(cudaDeviceSynchronize());
+    c.Read(&out[i], &lse[i]);
+  }
+  double error = 0, norm = 0;
+  for (size_t j = 0; j < static_cast<size_t>(c.heads * c.history->shape().d); ++j) {
+    const double want = static_cast<double>(out[0][j]), e = static_cast<double>(out[1][j]) - want;
+    error += e * e, norm += want * want;
+  }
+  GPU_EXPECT(std::sqrt(error / norm) <= 5e-4, "error %.2e", std::sqrt(error / norm));
+  for (size_t h = 0; h < static_cast<size_t>(c.heads); ++h) {
+    const double more = static_cast<double>(lse[1][h]) - static_cast<double>(lse[0][h]);
+    GPU_EXPECT(std::fabs(more - std::log(kRepeats)) < 2e-3, "lse is %g more", more);
+  }
+  std::printf("long: %d tokens, error %.1e\n", 64 * kRepeats, std::sqrt(error / norm));
+}
+
 void CheckRefusals() {
   Random random(13);
   const AttendCase c = AttendCase::Make(Shape(8), 0, true, &random);

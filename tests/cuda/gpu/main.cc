@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   if (!small) {
     CheckGraph();
     CheckStreams();
+    CheckLong();
   }
   std::printf("%d failures\n", failures);
   return failures == 0 ? 0 : 1;
