@@ -132,9 +132,9 @@ Status RunEval(const EvalOptions& options) {
   auto choices = ChooseKvList(options.kv, options.profile.bits, *profile);
   if (!choices) return choices.error();
   std::erase_if(*choices, [&](const KvChoice& c) { return c.kv == *reference && c.name.empty(); });
-  const auto first = ChooseKv(*reference, 0, *profile);
+  const auto first = ChooseKvList(*reference, 0, *profile);
   if (!first) return first.error();
-  choices->insert(choices->begin(), *first);
+  choices->insert(choices->begin(), first->front());
   const auto text = ReadText(options.text, "text");
   if (!text) return text.error();
 

@@ -11,14 +11,10 @@
 namespace tersekv::llama {
 namespace {
 
-// scale=off leaves the means alone.
-std::vector<LayerStats> StatisticsOf(const Profile& profile, bool with_scale) {
+std::vector<LayerStats> StatisticsOf(const Profile& profile) {
   std::vector<LayerStats> statistics;
   for (const ProfileLayer& layer : profile.layers) {
-    LayerStats& s = statistics.emplace_back(LayerStats{layer.k.mean, layer.k.scale, layer.v.mean, layer.v.scale});
-    if (with_scale) continue;
-    std::fill(s.k_scale.begin(), s.k_scale.end(), 1.0f);
-    std::fill(s.v_scale.begin(), s.v_scale.end(), 1.0f);
+    statistics.push_back({layer.k.mean, layer.k.scale, layer.v.mean, layer.v.scale});
   }
   return statistics;
 }
@@ -62,7 +58,7 @@ Status ConfigureCache(const ModelInfo& model, const std::string& kv, const std::
     config->spec.mean = MeanMode::kProfile;
     Profile converted = *profile;
     ConvertChannelOrder(model.channel_order, &converted);
-    config->statistics = StatisticsOf(converted, spec->scale);
+    config->statistics = StatisticsOf(converted);
   }
   return {};
 }

@@ -63,6 +63,12 @@ class Host : public LlamaCalibrationHost {
     const int64_t tokens = std::min(options_.tokens, size), length = std::min({options_.context, tokens, TrainedFor()});
     statistics_ = Spread(*text, *bos, tokens / length, length, false);
     const int64_t kl_length = std::min({options_.kl_context, size, TrainedFor()});
+    if (kl_length < kLeastText) {
+      return InvalidArgument(fmt::format(
+          "contexts of {} tokens would stay in the raw window, where bits do not matter: measuring runs need "
+          "{} or more (asked {}, the text has {}, the model was trained for {})",
+          kl_length, kLeastText, options_.kl_context, size, TrainedFor()));
+    }
     const int64_t kl_count = std::clamp<int64_t>(size / kl_length, 1, options_.kl_contexts);
     scored_of_context_ = std::min(options_.kl_scored, kl_length - kl_length / 4);
     contexts_ = Spread(*text, *bos, kl_count, kl_length, true);
@@ -164,8 +170,12 @@ class Host : public LlamaCalibrationHost {
         }
         TERSEKV_RETURN_IF_ERROR(session->Decode(batch));
         const auto rows = static_cast<int>(std::max<int64_t>(0, end - std::max(begin, first)));
+        std::vector<std::span<const float>> logits;  // the engine is asked by one thread
+        for (int r = 0; r < rows; ++r) logits.push_back(session->Logits(r));
         pool_->Run([&](int worker, int workers) {
-          for (int r = worker; r < rows; r += workers) visit(row + static_cast<size_t>(r), session->Logits(r));
+          for (int r = worker; r < rows; r += workers) {
+            visit(row + static_cast<size_t>(r), logits[static_cast<size_t>(r)]);
+          }
         });
         row += static_cast<size_t>(rows);
       }

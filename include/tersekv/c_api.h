@@ -52,7 +52,10 @@ TERSEKV_API tersekv_status tersekv_codec_create(const char* spec, tersekv_side s
                                                 tersekv_codec** out);
 TERSEKV_API void tersekv_codec_destroy(tersekv_codec* codec);
 TERSEKV_API size_t tersekv_codec_record_bytes(const tersekv_codec* codec);
-/* rows: [n, head_dim] fp32; records: [n, record_bytes]. Thread-safe. */
+/* Rows that one record holds: 1, or a page of the spec for KIVI's keys. */
+TERSEKV_API size_t tersekv_codec_record_rows(const tersekv_codec* codec);
+/* rows: [n, head_dim] fp32; records: [ceil(n / record_rows), record_bytes]. Encoding needs n to be a multiple of
+   record_rows, decoding takes the first n rows. Thread-safe. */
 TERSEKV_API tersekv_status tersekv_codec_encode(const tersekv_codec* codec, const float* rows, size_t n,
                                                 uint8_t* records);
 TERSEKV_API tersekv_status tersekv_codec_decode(const tersekv_codec* codec, const uint8_t* records, size_t n,

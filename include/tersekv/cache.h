@@ -117,7 +117,7 @@ class KvCache {
   virtual int64_t TokensThatFit(int32_t seq) const = 0;
 
   virtual CacheUsage Usage() const = 0;
-  virtual const CacheConfig& config() const = 0;
+  virtual const CacheConfig& config() const = 0;  // without its statistics, which the cache has taken over
 
  protected:
   KvCache() = default;

@@ -36,7 +36,8 @@ class VectorCodec {
   // rows: [n, head_dim] fp32, contiguous, n a multiple of record_rows(). records: [n / record_rows(), record_bytes]. A
   // value that is not finite: kDataLoss, the message names row and channel, nothing was written. Thread-safe.
   virtual Status Encode(const float* rows, size_t n, uint8_t* records) const = 0;
-  // out: [n, head_dim] fp32 in the original space (rotation undone, scale and mean put back); n as above. Thread-safe.
+  // out: [n, head_dim] fp32 in the original space (rotation undone, scale and mean put back); any n: the first n
+  // rows of the records. Thread-safe.
   virtual void Decode(const uint8_t* records, size_t n, float* out) const = 0;
   // out[i] = <query, x_i> for the vectors x_i that Decode gives, up to fp32 rounding, without restoring any of them:
   // the query is scaled and rotated once and multiplied with codes. query: [head_dim]; out: [n]; n as above.

@@ -92,6 +92,10 @@ size_t tersekv_codec_record_bytes(const tersekv_codec* codec) {
   return codec != nullptr ? codec->codec->record_bytes() : 0;
 }
 
+size_t tersekv_codec_record_rows(const tersekv_codec* codec) {
+  return codec != nullptr ? codec->codec->record_rows() : 0;
+}
+
 tersekv_status tersekv_codec_encode(const tersekv_codec* codec, const float* rows, size_t n, uint8_t* records) {
   if (codec == nullptr || rows == nullptr || records == nullptr) return Null("codec, rows or records");
   return Report(codec->codec->Encode(rows, n, records));

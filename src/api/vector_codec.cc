@@ -13,6 +13,7 @@
 #include "src/codec/head_codec.h"
 #include "src/codec/list.h"
 #include "src/codec/lloyd_max.h"
+#include "src/codec/page_layout.h"
 #include "src/codec/record_list.h"
 #include "src/cpu/encoder.h"
 #include "src/transform/rotation.h"
@@ -53,8 +54,7 @@ class RawVectorCodec : public VectorCodec {
   Status Encode(const float* rows, size_t n, uint8_t* records) const override {
     TERSEKV_RETURN_IF_ERROR(CheckFinite(rows, n, d_));
     for (size_t i = 0; i < n * d_ && family_ != Family::kF32; ++i) {
-      const float largest = family_ == Family::kF16 ? 65519.996f : 0x1.feffffp127f;  // above it rounds to infinity
-      if (std::fabs(rows[i]) > largest) {
+      if (!(std::fabs(rows[i]) < OverflowsAt(family_))) {
         return DataLoss(
             fmt::format("row {}, channel {} is {}: too large for 16 bits; use f32", i / d_, i % d_, rows[i]));
       }
@@ -231,7 +231,7 @@ class RecordVectorCodec : public PackedVectorCodec {
     const size_t d = static_cast<size_t>(codec().d);
     std::vector<float> scratch(d);
     for (size_t t = 0; t < n; t += rows_) {
-      encoder().DecodeRecords(codec(), records + t / rows_ * bytes_, 0, rows_, out + t * d);
+      encoder().DecodeRecords(codec(), records + t / rows_ * bytes_, 0, std::min(rows_, n - t), out + t * d);
     }
     for (size_t t = 0; t < n; ++t) RestoreRow(codec(), out + t * d, scratch.data());
   }
@@ -241,8 +241,9 @@ class RecordVectorCodec : public PackedVectorCodec {
     const TransformedQuery q = Transform(query);
     std::vector<float> rows(rows_ * d);
     for (size_t t = 0; t < n; t += rows_) {
-      encoder().DecodeRecords(codec(), records + t / rows_ * bytes_, 0, rows_, rows.data());
-      for (size_t i = 0; i < rows_; ++i) out[t + i] = q.constant + Dot(q.y.data(), &rows[i * d], d);
+      const size_t here = std::min(rows_, n - t);
+      encoder().DecodeRecords(codec(), records + t / rows_ * bytes_, 0, here, rows.data());
+      for (size_t i = 0; i < here; ++i) out[t + i] = q.constant + Dot(q.y.data(), &rows[i * d], d);
     }
   }
 

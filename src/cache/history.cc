@@ -15,10 +15,11 @@ namespace tersekv {
 namespace {
 
 std::shared_ptr<const Statistics> GivenStatistics(const CacheConfig& config) {
-  if (config.statistics.empty() || (config.spec.mean == MeanMode::kOff && !config.spec.scale)) return nullptr;
+  if (config.statistics.empty() || !UsesStatistics(config.spec)) return nullptr;
   auto stats = std::make_shared<Statistics>();
-  const auto side = [](const std::vector<float>& mean, const std::vector<float>& scale) {
-    Statistics::Side s{mean, scale, scale};
+  const auto side = [&config](const std::vector<float>& mean, const std::vector<float>& scale) {
+    Statistics::Side s{mean, {}, {}};
+    if (config.spec.scale) s.scale = s.inv_scale = scale;
     for (float& v : s.inv_scale) v = 1.0f / v;
     return s;
   };
@@ -35,7 +36,9 @@ History::History(CacheConfig config, std::unique_ptr<const Encoder> encoder)
   int largest = 0;
   size_t encode_floats = 0;
   whole_pages_ = PacksWholePages(config_);
+  measures_ = MeasuresStatistics(config_);
   given_stats_ = GivenStatistics(config_);
+  config_.statistics = {};
   if (given_stats_) TERSEKV_CHECK(pool_.Charge(given_stats_->bytes()));
   std::map<int, std::shared_ptr<const std::vector<float>>> haar;
   for (size_t l = 0; l < config_.layers.size(); ++l) {
@@ -163,6 +166,7 @@ Status History::Truncate(int32_t id, int64_t tokens) {
       sequence.raw_begin = begin;
     }
     sequence.packed_end = begin;
+    if (begin <= sink && NeedsStatistics()) sequence.stats.reset();
   }
   const int64_t packed = std::max<int64_t>(sequence.packed_end - sink, 0);
   const size_t pages = static_cast<size_t>((packed + config_.spec.page - 1) / config_.spec.page);
@@ -204,7 +208,8 @@ void History::Remove(int32_t id) {
 
 CacheUsage History::Usage() const {
   CacheUsage usage;
-  std::set<const Statistics*> counted;
+  std::set<const Statistics*> counted = {given_stats_.get()};
+  if (given_stats_) usage.stats = given_stats_->bytes();
   size_t f16_token = 0, values = 0;
   for (const LayerShape& shape : config_.layers) {
     f16_token += 2 * (RowWidth(shape, Kv::kK) + RowWidth(shape, Kv::kV));
@@ -226,8 +231,8 @@ CacheUsage History::Usage() const {
     }
   }
   for (const WorkerScratch& w : workers_) {
-    usage.scratch += sizeof(float) * (w.rows.capacity() + w.encode.capacity()) + w.codes.capacity() +
-                     sizeof(uint16_t) * w.scales.capacity();
+    usage.scratch += sizeof(float) * (w.rows.capacity() + w.encode.capacity() + w.page_mean.capacity()) +
+                     w.codes.capacity() + sizeof(uint16_t) * w.scales.capacity();
   }
   usage.bytes_f16 = f16_token * static_cast<size_t>(usage.tokens);
   values = usage.bytes_f16 / 2;

@@ -90,7 +90,7 @@ class History {
   };
 
   // Sequences measure their own statistics.
-  bool NeedsStatistics() const { return MeasuresStatistics(config_); }
+  bool NeedsStatistics() const { return measures_; }
   // Tokens [sink, Reach(end)) are packed once `end` tokens are there, as far as statistics allow it.
   int64_t Reach(int64_t end) const;
   int64_t PageStart(int64_t order) const;  // of the page that holds packed token `order`
@@ -127,6 +127,7 @@ class History {
   std::vector<int> size_classes_;                                  // by layer
   std::vector<std::array<std::vector<RotationOp>, 2>> rotations_;  // by layer, side, head
   std::map<int, std::shared_ptr<const RotationOp>> projections_;   // by head_dim, of prod
+  bool measures_ = false;                                          // sequences measure their own statistics
   bool whole_pages_ = false;                                       // pages are packed whole
   std::shared_ptr<const Statistics> given_stats_;                  // of a profile
   std::map<int32_t, Sequence> sequences_;

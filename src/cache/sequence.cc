@@ -19,11 +19,11 @@ AlignedArray<uint16_t> CopyOf(const AlignedArray<uint16_t>& from, size_t values)
 
 }  // namespace
 
-bool MeasuresStatistics(const CacheConfig& config) {
-  const KvSpec& spec = config.spec;
-  const bool wanted = spec.mean == MeanMode::kStats || spec.mean == MeanMode::kProfile || spec.scale;
-  return wanted && config.statistics.empty();
+bool UsesStatistics(const KvSpec& spec) {
+  return spec.mean == MeanMode::kStats || spec.mean == MeanMode::kProfile || spec.scale;
 }
+
+bool MeasuresStatistics(const CacheConfig& config) { return UsesStatistics(config.spec) && config.statistics.empty(); }
 
 bool PacksWholePages(const CacheConfig& config) {
   return !config.layers.empty() && PageLayout::Make(config.spec, config.layers[0]).whole_pages();

@@ -70,6 +70,8 @@ void ResizeRing(const CacheConfig& config, int64_t ring_capacity, Sequence* sequ
 // Copy for a fork: pages are shared, raw rows are copied.
 Sequence CloneSequence(const CacheConfig& config, const Sequence& from);
 
+// Whether a mean or a scale of statistics applies, measured or given.
+bool UsesStatistics(const KvSpec& spec);
 // Whether sequences measure their own statistics, and whether they are packed a page at a time.
 bool MeasuresStatistics(const CacheConfig& config);
 bool PacksWholePages(const CacheConfig& config);

@@ -12,15 +12,6 @@
 #include "src/codec/row_statistics.h"
 
 namespace tersekv {
-namespace {
-
-// Smallest magnitude that a raw type rounds to infinity.
-float OverflowsAt(Family family) {
-  if (family == Family::kF16) return 65520.0f;
-  return family == Family::kBF16 ? 0x1.ffp127f : std::numeric_limits<float>::infinity();
-}
-
-}  // namespace
 
 void History::WriteRows(int layer, Kv side, const float* rows, ptrdiff_t row_stride, int worker, int workers) {
   const size_t l = static_cast<size_t>(layer);

@@ -33,6 +33,15 @@ using Q8_0 = GgmlTag<Family::kQ8_0, 34>;
 using Q5_0 = GgmlTag<Family::kQ5_0, 22>;
 using Q4_0 = GgmlTag<Family::kQ4_0, 18>;
 using Iq4Nl = GgmlTag<Family::kIq4Nl, 18>;
+// Whether all scales of a record are finite: f16 ends at 65504.
+template <Family kWhich, size_t kBytes>
+bool IsFiniteRecord(GgmlTag<kWhich, kBytes> tag, const RecordShape& shape, const uint8_t* record) {
+  for (size_t at = 0; at < tag.Bytes(shape); at += kBytes) {
+    if ((record[at + 1] & 0x7c) == 0x7c) return false;  // the exponent of a little-endian f16
+  }
+  return true;
+}
+
 static_assert(RecordTag<Q8_0> && RecordTag<Q5_0> && RecordTag<Q4_0> && RecordTag<Iq4Nl>);
 
 // The levels of IQ4_NL: ggml's table (MIT, see NOTICE).

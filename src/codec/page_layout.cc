@@ -2,6 +2,7 @@
 #include "src/codec/page_layout.h"
 
 #include <cstring>
+#include <limits>
 
 #include "src/base/half.h"
 #include "src/bits/blocks.h"
@@ -92,6 +93,11 @@ void UnpackToken(const SideLayout& side, const uint8_t* unit, int slot, uint8_t*
         side.bits, GetBlockCode(base, side.bits, side.depth(), side.token_major ? at : c, side.token_major ? c : at));
   }
   std::memcpy(scale, unit + side.scales_offset + at * 2, 2);
+}
+
+float OverflowsAt(Family family) {
+  if (family == Family::kF16) return 65520.0f;
+  return family == Family::kBF16 ? 0x1.ffp127f : std::numeric_limits<float>::infinity();
 }
 
 void PackRawToken(const SideLayout& side, uint8_t* unit, int slot, const float* row) {

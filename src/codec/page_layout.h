@@ -63,6 +63,8 @@ struct PageLayout {
 // unit: first byte of the head's unit. slot in [0, page_tokens). codes: [d] canonical codes (ascending index).
 void PackToken(const SideLayout& side, uint8_t* unit, int slot, const uint8_t* codes, uint16_t scale);
 void UnpackToken(const SideLayout& side, const uint8_t* unit, int slot, uint8_t* codes, uint16_t* scale);
+// Smallest magnitude that a raw type rounds to infinity.
+float OverflowsAt(Family family);
 // row: [d] fp32, rounded to the side's raw type.
 void PackRawToken(const SideLayout& side, uint8_t* unit, int slot, const float* row);
 void UnpackRawToken(const SideLayout& side, const uint8_t* unit, int slot, float* row);

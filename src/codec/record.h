@@ -41,6 +41,8 @@ struct RecordRow {
 //   d]
 //            void DecodePage(Tag, const RecordShape&, const uint8_t* record, size_t begin, size_t end, float* rows);
 //                                                                                         rows: of tokens [begin, end)
+// A tag whose scale can overflow has bool IsFiniteRecord(Tag, const RecordShape&, const uint8_t* record) too: such a
+// row is refused.
 template <class T>
 concept RecordTag = requires(const RecordShape& shape) {
   { T::kFamily } -> std::convertible_to<Family>;

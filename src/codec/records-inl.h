@@ -49,7 +49,11 @@ inline bool EncodeRecords(const HeadCodec& codec, const float* rows, size_t n, u
       for (size_t c = 0; c < d; ++c) at[c] = rows[t * d + c];
       finite = PrepareRow(tag, codec, at, rest, &row);
       if constexpr (!tag.kPage) {
-        if (finite) EncodeRecord(tag, codec.record, row, records + t * tag.Bytes(codec.record));
+        uint8_t* record = records + t * tag.Bytes(codec.record);
+        if (finite) EncodeRecord(tag, codec.record, row, record);
+        if constexpr (requires { IsFiniteRecord(tag, codec.record, record); }) {
+          finite = finite && IsFiniteRecord(tag, codec.record, record);
+        }
       }
     }
     if constexpr (tag.kPage) {

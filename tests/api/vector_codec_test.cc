@@ -206,6 +206,39 @@ TEST(VectorCodec, StatisticsThatCannotBe) {
   }
 }
 
+// A row whose scale would not fit f16 is refused; bf16 ends where rounding reaches infinity.
+TEST(VectorCodec, ScalesThatOverflowAreRefused) {
+  for (const char* spec : {"q8_0", "q5_0", "q4_0", "iq4_nl"}) {
+    const auto codec = Make(spec, Kv::kK, 32);
+    std::vector<uint8_t> record(codec->record_bytes());
+    for (const float size : {1.0f, 65504.0f, 1e9f}) {
+      const std::vector<float> row(32, size);
+      EXPECT_EQ(codec->Encode(row.data(), 1, record.data()).ok(), size < 1e9f) << spec << " " << size;
+    }
+  }
+  const auto bf16 = Make("bf16", Kv::kK, 1);
+  uint8_t record[2];
+  for (const float v : {0x1.fep127f, 0x1.fefffep127f, 0x1.ffp127f}) {
+    EXPECT_EQ(bf16->Encode(&v, 1, record).ok(), v < 0x1.ffp127f) << v;
+  }
+}
+
+// Pages that are not full decode as far as asked, and nothing behind is touched.
+TEST(VectorCodec, PartOfAPageRecord) {
+  const auto codec = Make("kivi-k4v4", Kv::kK, 32);
+  ASSERT_EQ(codec->record_rows(), 128u);
+  const std::vector<float> rows = reference::GaussianRows(3, 128, 32);
+  std::vector<uint8_t> record(codec->record_bytes());
+  ASSERT_TRUE(codec->Encode(rows.data(), 128, record.data()).ok());
+  EXPECT_EQ(codec->Encode(rows.data(), 127, record.data()).code(), StatusCode::kInvalidArgument);
+  std::vector<float> all(128 * 32), some(128 * 32, 7.0f), products(128, 7.0f);
+  codec->Decode(record.data(), 128, all.data());
+  codec->Decode(record.data(), 3, some.data());
+  codec->InnerProducts(record.data(), 3, rows.data(), products.data());
+  for (size_t i = 0; i < some.size(); ++i) EXPECT_EQ(some[i], i < 3 * 32 ? all[i] : 7.0f) << i;
+  for (size_t i = 3; i < 128; ++i) EXPECT_EQ(products[i], 7.0f);
+}
+
 TEST(VectorCodec, ThreadsShareACodec) {
   const std::vector<float> rows = reference::GaussianRows(5, 200, 64);
   const auto codec = Make("k4v4+rot=haar", Kv::kK, 64);

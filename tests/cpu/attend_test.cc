@@ -201,6 +201,35 @@ INSTANTIATE_TEST_SUITE_P(All, AttendSpec,
                                             ::testing::ValuesIn(kArithmetics)),
                          NameOf);
 
+// Means and scales of a profile, for K and V, and other widths in each layer.
+TEST(Attend, GivenStatisticsAndWidths) {
+  for (const char* spec : {"k4v4", "k4v4+scale=off", "k3v3+mean=page+win=40", "k4tv3", "q8_0+mean=stats+scale=on"}) {
+    for (const Arithmetic arithmetic : {Arithmetic::kInt16, Arithmetic::kExact}) {
+      Random random(12);
+      Model model = reference::MakeModel(spec, {{4, 2, 64, 32}, {4, 2, 32, 64}}, 2);
+      model.config.arithmetic = arithmetic;
+      for (const LayerShape& shape : model.config.layers) {
+        LayerStats& stats = model.config.statistics.emplace_back();
+        for (int i = 0; i < 2 * shape.head_dim_k; ++i) {
+          stats.k_mean.push_back(static_cast<float>(3 * random.Gaussian()));
+          stats.k_scale.push_back(static_cast<float>(std::exp2(2 * random.Uniform() - 1)));
+        }
+        for (int i = 0; i < 2 * shape.head_dim_v; ++i) {
+          stats.v_mean.push_back(static_cast<float>(random.Gaussian()));
+          stats.v_scale.push_back(static_cast<float>(std::exp2(2 * random.Uniform() - 1)));
+        }
+      }
+      if (ParseSpec(spec).value().v.family == Family::kLloydMax && std::string(spec) != "k4tv3") {
+        model.config.layer_bits = {{5, 2}, {3, 8}};
+      }
+      const Errors errors = RunAll(model, Schedule(&random, 600), 37);
+      EXPECT_LE(errors.out, BoundsOf(arithmetic).out) << spec;
+      EXPECT_LE(errors.lse, BoundsOf(arithmetic).lse) << spec;
+      EXPECT_GT(errors.packed_seen, 0);
+    }
+  }
+}
+
 // Rows of one step alone: every length around the chunk, page, window and statistics boundaries.
 TEST(Attend, OneTokenAtATime) {
   const Bounds bounds = BoundsOf(Arithmetic::kInt16);

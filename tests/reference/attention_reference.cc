@@ -44,11 +44,34 @@ double AlibiSlope(int head, int heads, double max_bias) {
   return std::pow(2.0, -max_bias * (2 * (head - power) + 1) / (2 * power));
 }
 
-Sequence::Sequence(const KvSpec& spec, const LayerShape& shape, int layer)
-    : spec_(spec), shape_(shape), layer_(layer), needs_stats_(spec.mean == MeanMode::kStats || spec.scale) {
+Sequence::Sequence(const CacheConfig& config, int layer)
+    : spec_(config.spec),
+      shape_(config.layers[static_cast<size_t>(layer)]),
+      layer_(layer),
+      needs_stats_(config.statistics.empty() && (spec_.mean == MeanMode::kStats || spec_.scale)) {
+  const size_t l = static_cast<size_t>(layer);
+  if (!config.layer_bits.empty()) {
+    spec_.k.bits = static_cast<float>(config.layer_bits[l].k);
+    spec_.v.bits = static_cast<float>(config.layer_bits[l].v);
+  }
   if (needs_stats_) return;
-  const std::vector<RowStats> none(static_cast<size_t>(shape.kv_heads));
-  MakeCodecs({none, none});
+  std::vector<RowStats> stats[2];
+  for (int side = 0; side < 2; ++side) {
+    stats[side].resize(static_cast<size_t>(shape_.kv_heads));
+    if (config.statistics.empty()) continue;
+    const LayerStats& given = config.statistics[l];
+    const std::vector<float>&mean = side == 0 ? given.k_mean : given.v_mean,
+          &scale = side == 0 ? given.k_scale : given.v_scale;
+    for (int h = 0; h < shape_.kv_heads; ++h) {
+      const auto part = [&](const std::vector<float>& all) {
+        const auto at = all.begin() + h * Dim(side);
+        return std::vector<float>(at, at + Dim(side));
+      };
+      stats[side][static_cast<size_t>(h)].mean = part(mean);
+      if (spec_.scale) stats[side][static_cast<size_t>(h)].scale = part(scale);
+    }
+  }
+  MakeCodecs(stats);
 }
 
 void Sequence::MakeCodecs(const std::vector<RowStats> (&stats)[2]) {
@@ -165,6 +188,7 @@ void Sequence::TruncatePages(int64_t end) {
   const int64_t begin = PageStart(packed_end);
   const int64_t kept = PageStart(std::max({raw_begin_, end - spec_.win - spec_.page, sink}) + spec_.page - 1);
   raw_begin_ = std::min(kept, begin);
+  if (begin <= sink && needs_stats_) measured_from_ = kNever;
   const KvSpec f16 = ParseSpec("f16").value();
   for (int64_t j = begin; j < tokens; ++j) {
     Token& token = tokens_[static_cast<size_t>(j)];

@@ -26,7 +26,7 @@ double AlibiSlope(int head, int heads, double max_bias);
 // One sequence in one layer. Copies are forks.
 class Sequence {
  public:
-  Sequence(const KvSpec& spec, const LayerShape& shape, int layer);
+  Sequence(const CacheConfig& config, int layer);
 
   // k: [kv_heads * head_dim_k], v: [kv_heads * head_dim_v]
   void Append(int32_t position, const float* k, const float* v);

@@ -10,7 +10,7 @@ void Checker::Append(const std::vector<Token>& tokens) {
   for (const Token& token : tokens) {
     std::vector<Sequence>& layers = sequences_[token.seq];
     for (size_t l = 0; l < model_.config.layers.size(); ++l) {
-      if (layers.size() <= l) layers.emplace_back(model_.config.spec, model_.config.layers[l], static_cast<int>(l));
+      if (layers.size() <= l) layers.emplace_back(model_.config, static_cast<int>(l));
       layers[l].Append(token.pos, model_.K(static_cast<int>(l), token.content).data(),
                        model_.V(static_cast<int>(l), token.content).data());
     }
