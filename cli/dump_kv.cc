@@ -16,7 +16,7 @@
 namespace tersekv::cli {
 namespace {
 
-// Keeps what it sees of the newest context: the session's self-test comes before the text.
+// Keeps what it sees of the newest context.
 class Dump : public StatisticsSink {
  public:
   explicit Dump(bool queries) : with_queries_(queries) {}
