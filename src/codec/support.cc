@@ -2,8 +2,6 @@
 // CheckSupported and BitsSpec.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <string>
 
 #include "src/base/check.h"
@@ -15,15 +13,6 @@
 
 namespace tersekv {
 namespace {
-
-// The spec of this version with no fewer bits than `spec`, as far as there is one.
-std::string NearestAvailable(const KvSpec& spec) {
-  const auto nearest = [](const SideSpec& side) {
-    if (side.family == Family::kAuto) return 4.F;
-    return std::clamp(std::ceil(side.bits), kLloydMaxWidths.first, kLloydMaxWidths.last);
-  };
-  return FormatSpec(DefaultsOf(Family::kLloydMax, nearest(spec.k), Family::kLloydMax, nearest(spec.v), 0));
-}
 
 // Bits a value of one side: codes and scales.
 double SideBits(const KvSpec& spec, Kv kv, int head_dim) {
@@ -44,9 +33,8 @@ Status CheckSupported(const KvSpec& spec) {
   if (spec.raw()) return {};
   const std::string text = FormatSpec(spec);
   if (spec.k.family == Family::kAuto) {
-    return Unsupported(
-        fmt::format("'{}': auto is what a profile recommends and a host puts in its place; without one use {}", text,
-                    NearestAvailable(spec)));
+    return Unsupported(fmt::format(
+        "'{}': auto is what a profile recommends and a host puts in its place; without one use k4v4", text));
   }
   if (spec.scale && spec.mean == MeanMode::kOff) {
     return Unsupported(fmt::format("'{}': scale=on needs a mean; add scale=off or use mean=stats", text));
