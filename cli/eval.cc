@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <iterator>
 #include <utility>
 
 #include "cli/codecs.h"
+#include "cli/eval_state.h"
 #include "cli/eval_table.h"
 #include "cli/evaluation.h"
 #include "cli/json_envelope.h"
@@ -91,13 +93,18 @@ void PrintHead(const EvalOptions& options, const EvalPlan& plan, const std::vect
   }
 }
 
-// Every context, with a line of progress and the time left.
-Status RunAll(const EvalPlan& plan, size_t caches, bool quiet, Evaluation* evaluation) {
+// Every context, with a line of progress and the time left; kept in `resume` (if not empty) after each.
+Status RunAll(const EvalPlan& plan, const std::string& resume, bool quiet, std::vector<Candidate>* candidates,
+              Evaluation* evaluation) {
+  const Json identity = EvalIdentity(plan, *candidates);
+  const auto first = resume.empty() ? Result<int>(0) : LoadEvalState(resume, identity, plan, candidates);
+  if (!first) return first.error();
+  if (*first > 0 && !quiet) fmt::print(stderr, "{}: goes on after context {} of {}\n", resume, *first, plan.contexts);
   const bool terminal = ::isatty(STDERR_FILENO) == 1;
   const auto start = Clock::now();
-  const int64_t total = plan.contexts * plan.length * static_cast<int64_t>(caches);
+  const int64_t total = (plan.contexts - *first) * plan.length * static_cast<int64_t>(candidates->size());
   int64_t done = 0;
-  for (int c = 0; c < plan.contexts; ++c) {
+  for (int c = *first; c < plan.contexts; ++c) {
     const auto show = [&](const char* end) {
       const double took = Since(start);
       const double left = took / static_cast<double>(done) * static_cast<double>(total - done);
@@ -111,6 +118,8 @@ Status RunAll(const EvalPlan& plan, size_t caches, bool quiet, Evaluation* evalu
     });
     if (!quiet && done > 0) show("\n");
     if (!status.ok()) return status;
+    if (resume.empty() || c + 1 == plan.contexts) continue;
+    if (Status saved = SaveEvalState(resume, identity, c + 1, *candidates); !saved.ok()) return saved;
   }
   return evaluation->TimeDecode(plan.contexts - 1);
 }
@@ -121,7 +130,7 @@ Status RunEval(const EvalOptions& options) {
     return InvalidArgument(fmt::format("--ctx {}: eval needs contexts of {} tokens or more, e.g. --ctx 2048",
                                        options.engine.ctx, kLeastContext));
   }
-  for (const std::string& path : {options.json, options.csv}) {
+  for (const std::string& path : {options.json, options.csv, options.resume}) {
     if (Status status = CheckWritable(path); !status.ok()) return status;
   }
   const auto reference = CheckKv(options.reference);
@@ -154,8 +163,12 @@ Status RunEval(const EvalOptions& options) {
   if (!options.quiet) PrintHead(options, *plan, *candidates);
   Evaluation evaluation(*plan, &*candidates, options.engine.ubatch, session.threads());
   if (Status status = evaluation.WarmUp(); !status.ok()) return status;
-  if (Status status = RunAll(*plan, candidates->size(), options.quiet, &evaluation); !status.ok()) return status;
-  return Report(options, RowsOf(*plan, *candidates));
+  if (Status status = RunAll(*plan, options.resume, options.quiet, &*candidates, &evaluation); !status.ok()) {
+    return status;
+  }
+  if (Status status = Report(options, RowsOf(*plan, *candidates)); !status.ok()) return status;
+  if (!options.resume.empty()) std::filesystem::remove(options.resume);  // only the report needed it
+  return {};
 }
 
 }  // namespace
@@ -179,6 +192,9 @@ CLI::App* AddEval(CLI::App* app, EvalOptions* options) {
       ->capture_default_str();
   AddJsonOption(sub, &options->json);
   sub->add_option("--csv", options->csv, "Write CSV to FILE ('-': standard output)")->type_name("FILE");
+  sub->add_option("--resume", options->resume,
+                  "Keep what is scored in FILE after each context; the same command goes on from there after a stop")
+      ->type_name("FILE");
   sub->add_flag("--quiet", options->quiet, "No progress");
   sub->footer(
       "Teacher-forced: the text is cut into contexts of --ctx tokens, the second half of each is scored, and every\n"
@@ -192,7 +208,9 @@ CLI::App* AddEval(CLI::App* app, EvalOptions* options) {
       "recommends.\n\n"
       "Examples:\n"
       "  tersekv eval -m model.gguf --text wiki.test.raw --kv k4v4,k3v3,stock-q4_0 --ctx 2048 --json eval.json\n"
-      "  tersekv eval -m model.gguf --text wiki.test.raw --profile model.tkvp --kv k4v4,k4v4+mean=profile,bits=4");
+      "  tersekv eval -m model.gguf --text wiki.test.raw --profile model.tkvp --kv k4v4,k4v4+mean=profile,bits=4\n"
+      "  tersekv eval -m model.gguf --text wiki.test.raw --ctx 8192 --tokens 20480 --resume long.eval --json "
+      "long.json");
   return sub;
 }
 

@@ -22,6 +22,7 @@ struct EvalOptions {
   std::string reference = "f16";
   int64_t tokens = 4096;  // scored at least
   std::string json, csv;
+  std::string resume;  // file that keeps the contexts done; empty = none
   bool quiet = false;
 };
 

@@ -12,6 +12,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 TERSEKV = ""
@@ -210,6 +211,37 @@ class WithSmallModel(Case):
         self.assertLessEqual(rows[3]["bits_spec"], 3.5 + 1e-9)  # 3 and a scale of 16 bits a row of 32
         self.refused(2, ["bits=9"], "eval", "-m", self.small, "--text", self.text, "--kv", "bits=9", "--profile",
                      self.profile)
+
+    def test_eval_goes_on_after_a_stop(self):
+        state, out = self.tmp / "state", self.tmp / "eval.json"
+        command = ["eval", "-m", self.small, "--text", self.text, "--ctx", "32", "--tokens", "600", "--kv",
+                   "k4v4,k2v2", "--json", out, "--resume", state]
+        self.ok(*command[:-2])
+        whole = json.loads(out.read_text())["rows"]
+        out.unlink()
+        stopped = subprocess.Popen([TERSEKV, *map(str, command)], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        while not state.exists() and stopped.poll() is None:
+            time.sleep(0.001)
+        stopped.kill()
+        stopped.wait()
+        self.assertTrue(state.exists() and not out.exists(), "killed too late to see anything")
+        kept = state.read_text()
+        self.refused(2, [str(state), "its context is 32, this one's is 48"],
+                     *("48" if word == "32" else word for word in command), "--quiet")
+        self.refused(2, ["its caches is"], *("k4v4" if word == "k4v4,k2v2" else word for word in command), "--quiet")
+        for broken in (kept[:-9], "[]", kept.replace('"done":', '"done":-'), kept.replace('"nll":[', '"nll":[1,', 1)):
+            state.write_text(broken)
+            self.refused(1, [str(state), "delete it"], *command, "--quiet")
+            self.assertEqual(state.read_text(), broken)
+        state.write_text(kept)
+        done = self.ok(*command)
+        self.assertRegex(done.stderr, "goes on after context [0-9]+ of [0-9]+")
+        self.assertFalse(state.exists())
+        resumed = json.loads(out.read_text())["rows"]
+        self.assertEqual(len(resumed), 3)
+        for one, other in zip(whole, resumed):
+            for column in set(COLUMNS) - {"decode_tps", "prefill_tps"}:
+                self.assertEqual(one[column], other[column], column)
 
     def test_auto_calibrate_once(self):
         run = ("run", "-m", self.small, "-p", "x", "-n", "1", "--no-chat", "--ctx", "256", "--auto-calibrate", "--kv",
