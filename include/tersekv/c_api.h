@@ -61,6 +61,8 @@ TERSEKV_API tersekv_status tersekv_codec_encode(const tersekv_codec* codec, cons
 TERSEKV_API tersekv_status tersekv_codec_decode(const tersekv_codec* codec, const uint8_t* records, size_t n,
                                                 float* rows);
 
+/* Head dims: 1 to 1024; packed specs take multiples of 16 from 32, with rot=h1 or h2 those whose odd part is 1, 3, 5, 7
+ * or 9. */
 typedef struct tersekv_layer_shape {
   int32_t heads, kv_heads, head_dim_k, head_dim_v;
 } tersekv_layer_shape;

@@ -24,8 +24,9 @@ namespace tersekv {
 struct LayerShape {
   int heads = 0;  // query heads, a multiple of kv_heads
   int kv_heads = 0;
-  int head_dim_k = 0;  // a power of two from 32 to 1024 in this version, unless the spec is raw
-  int head_dim_v = 0;
+  // 1 to 1024. Packed specs: a multiple of 16 from 32; with rot=h1 or h2 its odd part is 1, 3, 5, 7 or 9; formats of
+  // blocks take multiples of their block.
+  int head_dim_k = 0, head_dim_v = 0;
   bool operator==(const LayerShape&) const = default;
 };
 

@@ -9,6 +9,7 @@
 #include "src/codec/record_list.h"
 #include "src/cpu/attend.h"
 #include "src/cpu/encoder.h"
+#include "src/transform/hadamard.h"
 #include "tersekv/cache.h"
 
 namespace tersekv {
@@ -163,11 +164,18 @@ Status CheckShape(const KvSpec& spec, const LayerShape& shape, int layer) {
     if (d < 1 || d > kMaxHeadDim) {
       return InvalidArgument(fmt::format("layer {} has head_dim {}: the range is 1 to {}", layer, d, kMaxHeadDim));
     }
-    if (!spec.raw() && (d < kMinPackedHeadDim || (d & (d - 1)) != 0)) {
+    if (!spec.raw() && (d < kMinPackedHeadDim || d % kPackedHeadDimStep != 0)) {
       return Unsupported(
-          fmt::format("layer {} has head_dim {}, and this version packs powers of two from {} to {}: use a "
+          fmt::format("layer {} has head_dim {}, and this version packs multiples of {} from {} to {}: use a "
                       "raw type (f16)",
-                      layer, d, kMinPackedHeadDim, kMaxHeadDim));
+                      layer, d, kPackedHeadDimStep, kMinPackedHeadDim, kMaxHeadDim));
+    }
+    if (!spec.raw() && (spec.rotation == Rotation::kH1 || spec.rotation == Rotation::kH2) &&
+        !HadamardOrderSupported(d)) {
+      return Unsupported(
+          fmt::format("layer {} has head_dim {}, and a Hadamard transform exists for powers of two times 1, 3, 5, 7 "
+                      "and 9: add rot=none or rot=haar, or use a raw type (f16)",
+                      layer, d));
     }
     const Family family = (side == Kv::kK ? spec.k : spec.v).family;
     if (const int block = RecordBlock(family, side); d % block != 0) {

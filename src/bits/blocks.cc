@@ -4,10 +4,18 @@
 namespace tersekv {
 namespace {
 
-// Byte of (k, n) in row 0 of its block.
-size_t ByteOf(int bits, size_t depth, size_t k, size_t n) {
-  const size_t block = (n / kBlockWidth) * (depth / kBlockDepth) + k / kBlockDepth;
-  return block * BlockBytes(bits) + 4 * (n % 16) + (k % kBlockDepth) / 4;
+struct Place {
+  size_t byte;  // in row 0 of the block
+  int half;
+};
+
+// Of (k, n).
+Place PlaceOf(int bits, size_t depth, size_t width, size_t k, size_t n) {
+  const bool narrow = n >= width / kBlockWidth * kBlockWidth;  // a block of 32 k x 16 n
+  const size_t m = k / kBlockDepth;
+  const size_t block = n / kBlockWidth * (depth / kBlockDepth) + (narrow ? m / 2 : m);
+  return {block * BlockBytes(bits) + 4 * (n % 16) + (k % kBlockDepth) / 4,
+          static_cast<int>(narrow ? m % 2 : n % kBlockWidth / 16)};
 }
 
 void Put(uint8_t* byte, int bit, int width, unsigned value) {
@@ -19,21 +27,20 @@ void Put(uint8_t* byte, int bit, int width, unsigned value) {
 
 void SetBlockRow(uint8_t* codes, int bits, size_t depth, size_t width, size_t k, const uint8_t* row) {
   const int step = static_cast<int>(k % 4);
-  for (int half = 0; half < 2; ++half) {
-    ForEachPiece(bits, step, half, [&](int r, int bit, int piece, int shift) {
-      for (size_t n = static_cast<size_t>(16 * half); n < width; n += kBlockWidth) {
-        uint8_t* to = codes + ByteOf(bits, depth, k, n) + static_cast<size_t>(r) * kBlockRowBytes;
-        for (size_t l = 0; l < 16; ++l) Put(to + 4 * l, bit, piece, static_cast<unsigned>(row[n + l]) >> shift);
-      }
+  for (size_t n = 0; n < width; n += 16) {
+    const Place place = PlaceOf(bits, depth, width, k, n);
+    ForEachPiece(bits, step, place.half, [&](int r, int bit, int piece, int shift) {
+      uint8_t* to = codes + place.byte + static_cast<size_t>(r) * kBlockRowBytes;
+      for (size_t l = 0; l < 16; ++l) Put(to + 4 * l, bit, piece, static_cast<unsigned>(row[n + l]) >> shift);
     });
   }
 }
 
 void SetBlockColumn(uint8_t* codes, int bits, size_t depth, size_t n, const uint8_t* column) {
-  const int half = static_cast<int>(n % kBlockWidth / 16);
+  const Place place = PlaceOf(bits, depth, (n / kBlockWidth + 1) * kBlockWidth, 0, n);
   for (int step = 0; step < 4; ++step) {
-    ForEachPiece(bits, step, half, [&](int r, int bit, int piece, int shift) {
-      uint8_t* to = codes + ByteOf(bits, depth, 0, n) + static_cast<size_t>(r) * kBlockRowBytes;
+    ForEachPiece(bits, step, place.half, [&](int r, int bit, int piece, int shift) {
+      uint8_t* to = codes + place.byte + static_cast<size_t>(r) * kBlockRowBytes;
       for (size_t k = static_cast<size_t>(step); k < depth; k += kBlockDepth, to += BlockBytes(bits)) {
         for (size_t b = 0; b < 4; ++b) Put(to + b, bit, piece, static_cast<unsigned>(column[k + 4 * b]) >> shift);
       }
@@ -41,14 +48,13 @@ void SetBlockColumn(uint8_t* codes, int bits, size_t depth, size_t n, const uint
   }
 }
 
-uint8_t GetBlockCode(const uint8_t* codes, int bits, size_t depth, size_t k, size_t n) {
-  const uint8_t* at = codes + ByteOf(bits, depth, k, n);
+uint8_t GetBlockCode(const uint8_t* codes, int bits, size_t depth, size_t width, size_t k, size_t n) {
+  const Place place = PlaceOf(bits, depth, width, k, n);
   unsigned code = 0;
-  ForEachPiece(bits, static_cast<int>(k % 4), static_cast<int>(n % kBlockWidth / 16),
-               [&](int r, int bit, int piece, int shift) {
-                 const unsigned byte = at[static_cast<size_t>(r) * kBlockRowBytes];
-                 code |= ((byte >> bit) & ((1u << piece) - 1)) << shift;
-               });
+  ForEachPiece(bits, static_cast<int>(k % 4), place.half, [&](int r, int bit, int piece, int shift) {
+    const unsigned byte = codes[place.byte + static_cast<size_t>(r) * kBlockRowBytes];
+    code |= ((byte >> bit) & ((1u << piece) - 1)) << shift;
+  });
   return static_cast<uint8_t>(code);
 }
 

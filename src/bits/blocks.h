@@ -13,6 +13,10 @@
 //   the
 //     fourth bit of row w.
 // In a 32-bit lane the bytes (0, 2) and (1, 3) are the pairs (k, k + 8): see kPairStride.
+//
+// When n ends with 16 that fill no block (head_dim 80, 112), their blocks hold 32 k x 16 n instead: half h is
+// k = 32 * (k / 32) + 16 * h + ..., ordered [k / 32] behind the others. So nothing is padded; k is a multiple of 32
+// then.
 #pragma once
 
 #include <cstddef>
@@ -50,9 +54,15 @@ constexpr void ForEachPiece(int bits, int step, int half, F&& f) {
   if ((bits & 1) != 0) f(row, 2 * step + half, 1, shift);
 }
 
-// codes: depth x width codes, both multiples of a block's; values of other places stay.
+// Whether depth x width codes fill blocks.
+constexpr bool FillsBlocks(size_t depth, size_t width) {
+  return width % (kBlockWidth / 2) == 0 && depth % (width % kBlockWidth == 0 ? kBlockDepth : 2 * kBlockDepth) == 0;
+}
+
+// codes: depth x width codes that fill blocks; values of other places stay.
 void SetBlockRow(uint8_t* codes, int bits, size_t depth, size_t width, size_t k, const uint8_t* row);  // row: [width]
-void SetBlockColumn(uint8_t* codes, int bits, size_t depth, size_t n, const uint8_t* column);  // column: [depth]
-uint8_t GetBlockCode(const uint8_t* codes, int bits, size_t depth, size_t k, size_t n);
+// column: [depth]; n: of a block of 32 n
+void SetBlockColumn(uint8_t* codes, int bits, size_t depth, size_t n, const uint8_t* column);
+uint8_t GetBlockCode(const uint8_t* codes, int bits, size_t depth, size_t width, size_t k, size_t n);
 
 }  // namespace tersekv

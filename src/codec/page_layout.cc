@@ -89,8 +89,8 @@ void UnpackToken(const SideLayout& side, const uint8_t* unit, int slot, uint8_t*
   const uint8_t* base = unit + side.codes_offset;
   const size_t at = static_cast<size_t>(slot);
   for (size_t c = 0; c < static_cast<size_t>(side.d); ++c) {
-    codes[c] = CanonicalCode(
-        side.bits, GetBlockCode(base, side.bits, side.depth(), side.token_major ? at : c, side.token_major ? c : at));
+    codes[c] = CanonicalCode(side.bits, GetBlockCode(base, side.bits, side.depth(), side.width(),
+                                                     side.token_major ? at : c, side.token_major ? c : at));
   }
   std::memcpy(scale, unit + side.scales_offset + at * 2, 2);
 }

@@ -169,13 +169,18 @@ HWY_INLINE void ForEachStep(F&& f) {
   f(std::integral_constant<int, 3>());
 }
 
-// codes of depth x width -> what TileSource reads: depth * width * kVectors / 2 bytes, aligned.
+// codes of depth x width -> what TileSource reads: depth * width * kVectors / 2 bytes, aligned; width rounded up to a
+// block's.
 template <class Kind, int kBits>
 void DecodeTile(const uint8_t* codes, size_t depth, size_t width, const uint8_t* next, uint8_t* tile) {
   const CodeSource<kBits> source(codes, depth, next);
-  for (size_t column = 0; column < width / kBlockWidth; ++column) {
-    for (size_t part = 0; part < kBlockRowBytes / hn::Lanes(D8()); ++part) {
-      for (size_t m = 0; m < depth / kBlockDepth; ++m) {
+  const size_t parts = kBlockRowBytes / hn::Lanes(D8()), all = depth / kBlockDepth;
+  uint8_t* const begin = tile;
+  for (size_t column = 0; column * kBlockWidth < width; ++column) {
+    const size_t blocks = (column + 1) * kBlockWidth <= width ? all : all / 2;
+    for (size_t part = 0; part < parts; ++part) {
+      tile = begin + (column * parts + part) * all * 4 * Kind::kVectors * hn::Lanes(D8());
+      for (size_t m = 0; m < blocks; ++m) {
         if (part == 0 && source.prefetches()) source.Prefetch(column, m);
         ForEachStep([&](auto step) HWY_ATTR {
           const auto levels = source.template Get<Kind, step>(column, part, m);
@@ -258,7 +263,38 @@ HWY_INLINE void IntegerColumns(const Source& source, const FactorRows& x, const 
   if (rows - r == 1) IntegerBlock<Kind, 1, kColumns>(source, x, to, r, column, part);
 }
 
-// width: a multiple of kBlockWidth.
+// Blocks of 32 k x 16 n (src/bits/blocks.h): both halves go into one sum.
+template <class Kind, int kRows, class Source>
+HWY_INLINE void NarrowBlock(const Source& source, const FactorRows& x, const SumsOut& to, size_t row, size_t column,
+                            size_t part) {
+  const DI d;
+  const hn::RebindToFloat<DI> df;
+  VI sum[kRows];
+  for (size_t r = 0; r < kRows; ++r) sum[r] = hn::Set(d, x.start[(row + r) * x.start_stride]);
+  for (size_t m = x.m_begin / 2; m < (x.m_end + 1) / 2; ++m) {
+    if (row == 0 && part == 0 && source.prefetches()) source.Prefetch(column, m);
+    const uint32_t* HWY_RESTRICT words = x.words + row * kRowStride + 2 * Kind::kWords * m;
+    ForEachStep([&](auto step) HWY_ATTR {
+      const typename Kind::Step levels = source.template Get<Kind, step>(column, part, m);
+      for (size_t r = 0; r < kRows; ++r) {
+        for (size_t half = 0; half < 2; ++half) {
+          const auto factor = Kind::Load(words + r * kRowStride + half * Kind::kWords + step);
+          sum[r] = Kind::Add(sum[r], levels, static_cast<int>(half), factor);
+        }
+      }
+    });
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    float* out = to.out + (row + r) * to.stride + column * kBlockWidth + part * hn::Lanes(d);
+    auto value = hn::ConvertTo(df, sum[r]);
+    if (to.factor != nullptr) {
+      value = hn::MulAdd(hn::Set(df, to.factor[(row + r) * to.factor_stride]), value, hn::LoadU(df, out));
+    }
+    hn::StoreU(value, df, out);
+  }
+}
+
+// width: a multiple of half a kBlockWidth; an odd one has factors, 0 outside of m_begin and m_end.
 template <class Kind, class Source>
 void IntegerProduct(const Source& source, const FactorRows& x, size_t rows, size_t width, const SumsOut& to) {
   const size_t columns = width / kBlockWidth;
@@ -268,6 +304,10 @@ void IntegerProduct(const Source& source, const FactorRows& x, size_t rows, size
       for (; column + 2 <= columns; column += 2) IntegerColumns<Kind, 2>(source, x, to, rows, column, part);
     }
     for (; column < columns; ++column) IntegerColumns<Kind, 1>(source, x, to, rows, column, part);
+    if (width % kBlockWidth == 0) continue;
+    size_t r = 0;
+    for (; r + 4 <= rows; r += 4) NarrowBlock<Kind, 4>(source, x, to, r, column, part);
+    for (; r < rows; ++r) NarrowBlock<Kind, 1>(source, x, to, r, column, part);
   }
 }
 

@@ -35,13 +35,16 @@ void DecodeFloats(const uint8_t* codes, size_t depth, size_t width, const uint8_
   const DI di;
   const CodeSource<kBits> source(codes, depth, next);
   const auto lift = hn::Set(DF(), static_cast<float>(kLift));
-  for (size_t column = 0; column < width / kBlockWidth; ++column) {
+  for (size_t column = 0; column * kBlockWidth < width; ++column) {
+    const bool narrow = (column + 1) * kBlockWidth > width;  // halves are k, see src/bits/blocks.h
+    const size_t per_block = narrow ? 2 * kBlockDepth : kBlockDepth;
+    const size_t half_at = narrow ? kBlockDepth * stride : 16;
     for (size_t part = 0; part < kBlockRowBytes / hn::Lanes(D8()); ++part) {
-      for (size_t m = 0; m < depth / kBlockDepth; ++m) {
+      for (size_t m = 0; m < depth / per_block; ++m) {
         if (part == 0 && source.prefetches()) source.Prefetch(column, m);
         const auto store = [&](size_t k, size_t half, hn::Vec<D32> v) HWY_ATTR {
           const auto value = hn::ConvertTo(DF(), hn::BitCast(di, hn::And(v, hn::Set(D32(), 0xffu))));
-          float* to = out + (m * kBlockDepth + k) * stride + column * kBlockWidth + half * 16 + part * hn::Lanes(di);
+          float* to = out + (m * per_block + k) * stride + column * kBlockWidth + half * half_at + part * hn::Lanes(di);
           hn::StoreU(hn::Sub(value, lift), DF(), to);
         };
         ForEachStep([&](auto step) HWY_ATTR {

@@ -171,13 +171,16 @@ Status WhyNot(const std::string& spec, int d, RowStats stats = {}) {
 }
 
 TEST(VectorCodec, HeadDims) {
-  for (const int d : {32, 64, 128, 256, 512, 1024}) EXPECT_TRUE(WhyNot("k4v4", d).ok()) << d;
-  for (const int d : {1, 16, 80, 96, 576, 1000}) {
+  for (const int d : {32, 64, 80, 96, 112, 128, 192, 256, 512, 576, 1024}) EXPECT_TRUE(WhyNot("k4v4", d).ok()) << d;
+  for (const int d : {1, 16, 72, 176, 1000}) {
     EXPECT_EQ(WhyNot("k4v4", d).code(), StatusCode::kUnsupported) << d;
     EXPECT_TRUE(WhyNot("f16", d).ok()) << d;
   }
-  EXPECT_THAT(WhyNot("k4v4", 80).message(), HasSubstr("head_dim 80"));
-  EXPECT_THAT(WhyNot("k4v4", 80).message(), HasSubstr("f16"));  // the remedy
+  EXPECT_THAT(WhyNot("k4v4", 72).message(), HasSubstr("head_dim 72"));
+  EXPECT_THAT(WhyNot("k4v4", 72).message(), HasSubstr("f16"));        // the remedy
+  EXPECT_THAT(WhyNot("k4v4", 176).message(), HasSubstr("rot=none"));  // 11 * 16 has no Hadamard transform
+  EXPECT_TRUE(WhyNot("k4v4+rot=none", 176).ok());
+  EXPECT_THAT(WhyNot("q8_0", 80).message(), HasSubstr("blocks of 32"));
   for (const int d : {-1, 0, 1025, 2048}) {
     EXPECT_EQ(WhyNot("k4v4", d).code(), StatusCode::kInvalidArgument) << d;
     EXPECT_EQ(WhyNot("f16", d).code(), StatusCode::kInvalidArgument) << d;

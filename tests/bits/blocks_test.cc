@@ -43,7 +43,7 @@ class Matrix {
   void ExpectAll() {
     for (size_t k = 0; k < depth_; ++k) {
       for (size_t n = 0; n < width_; ++n) {
-        ASSERT_EQ(GetBlockCode(blocks(), bits_, depth_, k, n), codes_[k * width_ + n])
+        ASSERT_EQ(GetBlockCode(blocks(), bits_, depth_, width_, k, n), codes_[k * width_ + n])
             << bits_ << " bits, " << depth_ << " x " << width_ << ", k " << k << ", n " << n;
       }
     }
@@ -59,7 +59,10 @@ class Matrix {
   Bytes codes_, blocks_;
 };
 
-constexpr std::pair<size_t, size_t> kSizes[] = {{16, 32}, {32, 64}, {64, 64}, {64, 128}, {80, 96}, {128, 32}};
+constexpr std::pair<size_t, size_t> kSizes[] = {{16, 32},  {32, 64}, {64, 64}, {64, 128}, {80, 96},
+                                                {128, 32}, {64, 80}, {32, 16}, {128, 112}};
+
+size_t FullColumns(size_t width) { return width / kBlockWidth * kBlockWidth; }
 
 TEST(Blocks, RowsAndColumnsComeBackAndNeighboursStay) {
   for (int bits = 1; bits <= 8; ++bits) {
@@ -68,11 +71,11 @@ TEST(Blocks, RowsAndColumnsComeBackAndNeighboursStay) {
       for (size_t k = 0; k < depth; ++k) matrix.SetRow(k);
       matrix.ExpectAll();
       for (int again = 0; again < 4; ++again) {
-        matrix.SetColumn(matrix.random().Below(width));
+        if (FullColumns(width) > 0) matrix.SetColumn(matrix.random().Below(FullColumns(width)));
         matrix.SetRow(matrix.random().Below(depth));
       }
       matrix.ExpectAll();
-      for (size_t n = 0; n < width; ++n) matrix.SetColumn(n);
+      for (size_t n = 0; n < FullColumns(width); ++n) matrix.SetColumn(n);
       matrix.ExpectAll();
       ASSERT_FALSE(HasFatalFailure());
     }
@@ -82,33 +85,36 @@ TEST(Blocks, RowsAndColumnsComeBackAndNeighboursStay) {
 // Each bit of a block belongs to exactly one bit of one code.
 TEST(Blocks, EveryBitIsUsedOnce) {
   for (int bits = 1; bits <= 8; ++bits) {
-    Bytes used(BlockBytes(bits), 0);
-    for (size_t k = 0; k < kBlockDepth; ++k) {
-      for (size_t n = 0; n < kBlockWidth; ++n) {
-        for (int bit = 0; bit < bits; ++bit) {
-          Bytes row(kBlockWidth, 0), block(BlockBytes(bits), 0);
-          row[n] = static_cast<uint8_t>(1 << bit);
-          SetBlockRow(block.data(), bits, kBlockDepth, kBlockWidth, k, row.data());
-          int ones = 0;
-          for (size_t i = 0; i < block.size(); ++i) {
-            ones += __builtin_popcount(block[i]);
-            ASSERT_EQ(used[i] & block[i], 0);
-            used[i] |= block[i];
+    for (const bool narrow : {false, true}) {
+      const size_t depth = narrow ? 2 * kBlockDepth : kBlockDepth, width = narrow ? kBlockWidth / 2 : kBlockWidth;
+      Bytes used(BlockBytes(bits), 0);
+      for (size_t k = 0; k < depth; ++k) {
+        for (size_t n = 0; n < width; ++n) {
+          for (int bit = 0; bit < bits; ++bit) {
+            Bytes row(width, 0), block(BlockBytes(bits), 0);
+            row[n] = static_cast<uint8_t>(1 << bit);
+            SetBlockRow(block.data(), bits, depth, width, k, row.data());
+            int ones = 0;
+            for (size_t i = 0; i < block.size(); ++i) {
+              ones += __builtin_popcount(block[i]);
+              ASSERT_EQ(used[i] & block[i], 0);
+              used[i] |= block[i];
+            }
+            ASSERT_EQ(ones, 1);
           }
-          ASSERT_EQ(ones, 1);
         }
       }
+      EXPECT_EQ(used, Bytes(BlockBytes(bits), 0xff)) << bits;
     }
-    EXPECT_EQ(used, Bytes(BlockBytes(bits), 0xff)) << bits;
   }
 }
 
 // Places written by hand, as the header describes them.
 TEST(Blocks, GoldenPlaces) {
-  const auto place = [](int bits, size_t k, size_t n, uint8_t code) {
-    Bytes row(64, 0), blocks(64 * 64 * static_cast<size_t>(bits) / 8, 0);
+  const auto place = [](int bits, size_t k, size_t n, uint8_t code, size_t width = 64) {
+    Bytes row(width, 0), blocks(64 * width * static_cast<size_t>(bits) / 8, 0);
     row[n] = code;
-    SetBlockRow(blocks.data(), bits, 64, 64, k, row.data());
+    SetBlockRow(blocks.data(), bits, 64, width, k, row.data());
     std::vector<std::pair<size_t, int>> set;
     for (size_t i = 0; i < blocks.size(); ++i) {
       if (blocks[i] != 0) set.emplace_back(i, blocks[i]);
@@ -134,6 +140,10 @@ TEST(Blocks, GoldenPlaces) {
   EXPECT_EQ(place(7, 1, 0, 0x7f), (Set{{64, 0x0f}, {4 * 64, 0x0c}, {6 * 64, 0x04}}));
   // 8 bits: a row for each step and half.
   EXPECT_EQ(place(8, 1, 16, 0xee), (Set{{3 * 64, 0xee}}));
+  // 80 = 2 * 32 + 16: blocks 8 and 9 hold k 0 to 31 and 32 to 63 of the last 16.
+  EXPECT_EQ(place(4, 0, 64, 0xf, 80), (Set{{8 * 256, 0x0f}}));
+  EXPECT_EQ(place(4, 16, 64, 0xf, 80), (Set{{8 * 256, 0xf0}}));
+  EXPECT_EQ(place(4, 32 + 16 + 6, 64 + 3, 0x9, 80), (Set{{9 * 256 + 2 * 64 + 4 * 3 + 1, 0x90}}));
 }
 
 }  // namespace

@@ -130,7 +130,7 @@ class WithoutModel(Case):
         self.refused(2, ["'4k'", "--depths"], "bench", "attend", "--depths", "4k")
         self.refused(2, ["'q3_0'", "q4_0"], "bench", "attend", "--depths", "64", "--peer", "q3_0", "--quiet")
         self.refused(2, ["stock-f16", "--peer"], "bench", "attend", "--kv", "stock-f16")
-        self.refused(1, ["head_dim 80", "f16"], "bench", "attend", "--head-dim", "80", "--depths", "64", "--quiet")
+        self.refused(1, ["head_dim 72", "f16"], "bench", "attend", "--head-dim", "72", "--depths", "64", "--quiet")
         self.refused(2, ["no model"], "bench", "e2e", "--quiet")
         self.refused(2, ["stock-q3_0"], "bench", "e2e", "--peer", "q3_0")
 

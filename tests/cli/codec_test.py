@@ -45,7 +45,7 @@ class Codecs(cli_test.Case):
         self.assertEqual(list(result), ENVELOPE)
         names = ["k4v4", "q4_0", "kivi-k4v4"]
         peers = ["ggml-q8_0", "ggml-q5_0", "ggml-q4_0", "ggml-iq4_nl"]
-        self.refused(1, ["head_dim 80", "f16"], "bench", "codec", "--kv", "q4_0", "--dims", "80", "--quiet")
+        self.refused(1, ["head_dim 80", "blocks of 32"], "bench", "codec", "--kv", "q4_0", "--dims", "80", "--quiet")
         self.assertEqual([(row["head_dim"], row["spec"]) for row in result["rows"]],
                          [(d, n) for d in (64, 128) for n in names + peers + ["memcpy"]])
         for row in result["rows"]:

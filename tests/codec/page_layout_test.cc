@@ -21,7 +21,7 @@
 namespace tersekv {
 namespace {
 
-constexpr int kDims[] = {32, 64, 128, 256, 512};
+constexpr int kDims[] = {32, 64, 80, 96, 112, 128, 192, 256, 512, 576};
 constexpr int kPages[] = {64, 128};
 
 LayerShape Shape(int kv_heads, int d_k, int d_v) {
@@ -118,17 +118,17 @@ TEST(PageLayout, TokensComeBackAndNeighboursStay) {
 // What kernels read: blocks of codes [channel][token] for K and [token][channel] for V, scales as an array.
 TEST(PageLayout, KeysSumOverChannelsAndValuesOverTokens) {
   for (const int bits : kLloydMaxBits) {
-    const PageLayout layout = PageLayout::Make(Packed(bits, bits, 64), Shape(1, 32, 128));
+    const PageLayout layout = PageLayout::Make(Packed(bits, bits, 64), Shape(1, 48, 112));
     for (const Kv kv : {Kv::kK, Kv::kV}) {
       SideOfUnit side(layout, kv, 77);
       side.PackAllInRandomOrder();
-      const size_t depth = kv == Kv::kK ? 32 : 64, width = kv == Kv::kK ? 64 : 128;
+      const size_t depth = kv == Kv::kK ? 48 : 64, width = kv == Kv::kK ? 64 : 112;
       ASSERT_EQ(side.side().depth(), depth);
       ASSERT_EQ(side.side().width(), width);
       for (size_t k = 0; k < depth; ++k) {
         for (size_t n = 0; n < width; ++n) {
           const uint8_t code = kv == Kv::kK ? side.record(n).codes[k] : side.record(k).codes[n];
-          ASSERT_EQ(GetBlockCode(side.unit().data() + side.side().codes_offset, bits, depth, k, n),
+          ASSERT_EQ(GetBlockCode(side.unit().data() + side.side().codes_offset, bits, depth, width, k, n),
                     StoredCode(bits, code))
               << bits << " bits, k " << k << ", n " << n;
         }

@@ -21,7 +21,7 @@
 namespace tersekv {
 namespace {
 
-constexpr int kDims[] = {32, 64, 128, 256, 512};
+constexpr int kDims[] = {32, 64, 80, 96, 112, 128, 192, 256, 512, 576};
 constexpr NormMode kNorms[] = {NormMode::kNone, NormMode::kMatch, NormMode::kLs, NormMode::kUnbiased};
 constexpr RotationKind kKinds[] = {RotationKind::kNone, RotationKind::kHadamard, RotationKind::kHadamard2,
                                    RotationKind::kHaar};
