@@ -88,6 +88,7 @@ class TerseSession : public SessionBase {
     if (!cache) return cache.error();
     TERSEKV_RETURN_IF_ERROR(CheckBudget(config, options_));
     cache_ = std::move(*cache);
+    llama_memory_clear(llama_get_memory(context_.get()), true);
     hook_.SetCache(cache_.get());
     kv_ = FormatSpec(config.spec);
     return {};
@@ -112,8 +113,16 @@ class TerseSession : public SessionBase {
     const int rc = llama_decode(context_.get(), batch_.Fill(tokens));
     const Status status = hook_.End(rc == 0);
     EmptyStaging(tokens);
-    if (rc != 0) return Internal(fmt::format("llama_decode failed with code {}: {}", rc, TakeEngineErrors()));
-    return status;
+    const Status failed =
+        rc != 0 ? Internal(fmt::format("llama_decode failed with code {}: {}", rc, TakeEngineErrors())) : status;
+    if (failed.ok() || !model_->info.recurrent) return failed;
+    // Not one sequence alone: llama.cpp begins a state by multiplying the old one by 0, which keeps what is not a
+    // number.
+    llama_memory_clear(llama_get_memory(context_.get()), true);
+    for (int seq = 0; seq < options_.max_sequences; ++seq) cache_->Remove(seq);
+    return {failed.code(), failed.message() +
+                               "; the session's sequences are empty now, because the state of recurrent "
+                               "layers cannot go back"};
   }
 
   // llama.cpp runs a batch of recurrent models sequence by sequence; what the hook is told must be in that order.
@@ -128,9 +137,7 @@ class TerseSession : public SessionBase {
   }
 
   Status TakeBack(int32_t seq, int64_t tokens) override {
-    if (!model_->info.recurrent) return Truncate(seq, tokens);
-    Clear(seq);
-    return {};
+    return model_->info.recurrent ? Status() : Truncate(seq, tokens);  // RunPass has emptied it
   }
 
  private:

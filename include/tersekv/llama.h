@@ -84,7 +84,7 @@ class Session {
   // Runs the batch (split into forward passes of `ubatch` tokens) and appends it to the history. On failure the history
   // has its former length; a batch of one pass leaves it exactly as it was, while rows that earlier passes of a longer
   // batch pushed out of the raw window stay packed (docs/decisions/0004-after-a-truncation.md). Over budget or ctx:
-  // kOutOfBudget. With recurrent layers a failed pass empties the batch's sequences instead; the message says so.
+  // kOutOfBudget. With recurrent layers a failed pass empties all sequences instead; the message says so.
   virtual Status Decode(std::span<const BatchToken> batch) = 0;
   // Same for one sequence whose next position is its length; logits of the last token. progress(done, total) may be
   // null.
