@@ -11,6 +11,8 @@ CACHE=${TERSEKV_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/tersekv}
 JOBS=${TERSEKV_JOBS:-$(nproc)}
 MODEL_DIR=$CACHE/models
 DEMO_MODEL=$MODEL_DIR/SmolLM2-135M-Instruct.Q4_1.gguf
+# shellcheck disable=SC2034  # of the scripts that source this
+GEMMA_MODEL=$MODEL_DIR/gemma-3-270m.Q4_K_M.gguf
 VENV=$CACHE/venv-gguf-$GGUF_VERSION
 
 say() { printf '==> %s\n' "$*" >&2; }

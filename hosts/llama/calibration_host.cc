@@ -90,8 +90,8 @@ class Host : public LlamaCalibrationHost {
     const auto model = LoadModel(options_.model_path);  // shared with the session
     if (!model) return {};
     std::vector<int> numbers;
-    for (size_t l = 0; l < (*model)->layer_ordinals.size(); ++l) {
-      if ((*model)->layer_ordinals[l] >= 0) numbers.push_back(static_cast<int>(l));
+    for (size_t l = 0; l < (*model)->layers.ordinals.size(); ++l) {
+      if ((*model)->layers.ordinals[l] >= 0) numbers.push_back(static_cast<int>(l));
     }
     return ReadOutputSquares(options_.model_path, info().layers, numbers);
   }

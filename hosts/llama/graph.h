@@ -21,6 +21,7 @@ NodeInfo ReadNode(const ggml_tensor* node);
 
 struct AttentionShape {
   int heads = 0, kv_heads = 0, head_dim_k = 0, head_dim_v = 0, tokens = 0, streams = 0;
+  bool operator==(const AttentionShape&) const = default;
 };
 // Of a kAttention node: q [dk, tokens, heads, streams], k [dk, cells, kv_heads, streams], out [dv, heads, tokens,
 // streams].

@@ -10,8 +10,8 @@
 
 namespace tersekv::llama {
 
-Hook::Hook(KvCache* cache, std::vector<int> layer_ordinals, HostMode mode, int threads, StatisticsSink* sink)
-    : cache_(cache), layer_ordinals_(std::move(layer_ordinals)), mode_(mode), sink_(sink) {
+Hook::Hook(KvCache* cache, HostLayers layers, HostMode mode, int threads, StatisticsSink* sink)
+    : cache_(cache), layers_(std::move(layers)), mode_(mode), sink_(sink) {
   if (mode_ == HostMode::kOverwrite) pool_ = std::make_unique<ThreadPool>(threads);
 }
 
@@ -100,7 +100,12 @@ void Hook::Store(const ggml_tensor* node, int worker, int workers) {
   const ggml_tensor* rows = node->src[0];
   TERSEKV_CHECK(rows->type == GGML_TYPE_F32 && rows->nb[0] == sizeof(float));
   const int layer = Ordinal(info.layer);
-  const Kv side = info.kind == NodeKind::kStoreK ? Kv::kK : Kv::kV;
+  WriteRows(layer, info.kind == NodeKind::kStoreK ? Kv::kK : Kv::kV, rows, worker, workers);
+  // MLA stores no V: its one head is the first channels of the row.
+  if (layers_.latent[static_cast<size_t>(layer)]) WriteRows(layer, Kv::kV, rows, worker, workers);
+}
+
+void Hook::WriteRows(int layer, Kv side, const ggml_tensor* rows, int worker, int workers) {
   const auto* data = static_cast<const float*>(rows->data);
   const auto stride = static_cast<ptrdiff_t>(rows->nb[1]);
   cache_->WriteRows(layer, side, data, stride, worker, workers);
@@ -130,6 +135,7 @@ void Hook::Attend(ggml_tensor* node, int worker, int workers) {
   queries.out_head_stride = static_cast<ptrdiff_t>(node->nb[1]);
   queries.out_token_stride = static_cast<ptrdiff_t>(node->nb[2]);
   const int layer = Ordinal(ReadNode(node).layer);
+  params.window = layers_.windows[static_cast<size_t>(layer)];
   if (sink_ != nullptr) sink_->Attend(layer, params, queries, worker, workers);
   cache_->Attend(layer, params, queries, worker, workers);
   if (worker == 0) {

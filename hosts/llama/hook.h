@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hosts/llama/graph.h"
+#include "hosts/llama/layers.h"
 #include "src/base/thread_pool.h"
 #include "tersekv/cache.h"
 #include "tersekv/calibration.h"
@@ -17,9 +18,8 @@ namespace tersekv::llama {
 
 class Hook {
  public:
-  // cache: written by this hook only. layer_ordinals: by the model's layer number, -1 where there is no KV. sink: sees
-  // the same rows and queries; may be null.
-  Hook(KvCache* cache, std::vector<int> layer_ordinals, HostMode mode, int threads, StatisticsSink* sink = nullptr);
+  // cache: written by this hook only. sink: sees the same rows and queries; may be null.
+  Hook(KvCache* cache, HostLayers layers, HostMode mode, int threads, StatisticsSink* sink = nullptr);
 
   void SetCache(KvCache* cache) { cache_ = cache; }  // between forward passes
 
@@ -42,10 +42,11 @@ class Hook {
   void StartPass(const ggml_tensor* node);
   void Store(const ggml_tensor* node, int worker, int workers);
   void Attend(ggml_tensor* node, int worker, int workers);
-  int Ordinal(int layer) const { return layer_ordinals_[static_cast<size_t>(layer)]; }
+  int Ordinal(int layer) const { return layers_.ordinals[static_cast<size_t>(layer)]; }
+  void WriteRows(int layer, Kv side, const ggml_tensor* rows, int worker, int workers);
 
   KvCache* cache_;
-  std::vector<int> layer_ordinals_;
+  HostLayers layers_;
   HostMode mode_;
   StatisticsSink* sink_;
   std::unique_ptr<ThreadPool> pool_;  // overwrite mode

@@ -40,19 +40,20 @@ Status CheckArchitecture(const llama_model* model, const std::string& architectu
   };
   if (llama_model_has_encoder(model)) return refuse("they have an encoder");
   if (llama_model_is_recurrent(model)) return refuse("they keep a recurrent state, not a KV cache");
-  if (llama_model_is_hybrid(model)) return refuse("they mix recurrent and attention layers");
   if (llama_model_is_diffusion(model)) return refuse("their attention is not causal");
-  if (llama_model_n_swa(model) > 0) {
-    return refuse(fmt::format("they have sliding-window layers (window {})", llama_model_n_swa(model)));
-  }
-  const llama_rope_type rope = llama_model_rope_type(model);
-  if (rope == LLAMA_ROPE_TYPE_MROPE || rope == LLAMA_ROPE_TYPE_VISION || rope == LLAMA_ROPE_TYPE_IMROPE) {
-    return refuse("their positions have several dimensions (M-RoPE)");
-  }
-  if (MetaValue(model, architecture + ".rope.scaling.type") == "longrope") {
-    return refuse("LongRoPE picks its factors by the size of llama.cpp's own cache, which is small here");
+  for (const char* key : {"head_count", "top_k", "block_size"}) {
+    const std::string value = MetaValue(model, fmt::format("{}.attention.indexer.{}", architecture, key));
+    if (!value.empty() && value != "0")
+      return refuse("an indexer with a cache of its own picks the keys they attend to");
   }
   return {};
+}
+
+// Contexts above this take the long factors of a LongRoPE model; 0: it has none.
+int64_t LongRopeFrom(const llama_model* model, const std::string& path, const std::string& architecture) {
+  if (!HasTensor(path, "rope_factors_long.weight")) return 0;
+  const std::string trained = MetaValue(model, architecture + ".rope.scaling.original_context_length");
+  return trained.empty() ? llama_model_n_ctx_train(model) : std::stoll(trained);
 }
 
 Result<std::shared_ptr<const Model>> Load(const std::string& path) {
@@ -75,7 +76,7 @@ Result<std::shared_ptr<const Model>> Load(const std::string& path) {
   info.name = MetaValue(model->model, "general.name");
   if (info.name.empty()) info.name = std::filesystem::path(path).filename().string();
   const llama_rope_type rope = llama_model_rope_type(model->model);
-  info.channel_order = rope == LLAMA_ROPE_TYPE_NEOX ? ChannelOrder::kHalf : ChannelOrder::kInterleaved;
+  info.channel_order = rope == LLAMA_ROPE_TYPE_NORM ? ChannelOrder::kInterleaved : ChannelOrder::kHalf;
   char text[256];
   llama_model_desc(model->model, text, sizeof text);
   info.description = text;
@@ -85,8 +86,11 @@ Result<std::shared_ptr<const Model>> Load(const std::string& path) {
   info.heads = llama_model_n_head(model->model);
   if (const char* chat = llama_model_chat_template(model->model, nullptr)) info.chat_template = chat;
   model->packable = CheckArchitecture(model->model, info.architecture);
-  if (model->packable.ok()) model->packable = ProbeLayers(model->model, &info.layers, &model->layer_ordinals);
+  model->long_rope_from = LongRopeFrom(model->model, path, info.architecture);
+  if (model->packable.ok()) model->packable = ProbeLayers(model->model, &info.layers, &model->layers);
   if (!model->packable.ok()) info.layers.clear();  // never a part of them: sizes would be wrong
+  if (model->packable.ok()) info.windows = model->layers.windows;
+  info.recurrent = llama_model_is_hybrid(model->model);
   return std::shared_ptr<const Model>(model);
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "hosts/llama/layers.h"
 #include "llama.h"
 #include "tersekv/llama.h"
 
@@ -14,8 +15,9 @@ namespace tersekv::llama {
 struct Model {
   llama_model* model = nullptr;
   ModelInfo info;
-  std::vector<int> layer_ordinals;  // by the model's layer number; -1: no KV of its own
-  Status packable;                  // why our cache cannot serve it, or ok
+  HostLayers layers;
+  int64_t long_rope_from = 0;  // LongRoPE: contexts above this take the long factors; 0 = one set of factors
+  Status packable;             // why our cache cannot serve it, or ok
 
   Model() = default;
   Model(const Model&) = delete;

@@ -31,6 +31,7 @@ SessionOptions TrialOptions(const SessionOptions& options) {
   SessionOptions trial = options;
   trial.ubatch = 32;
   trial.max_sequences = 1;
+  trial.ctx = 2;
   return trial;
 }
 
@@ -51,8 +52,8 @@ Result<std::vector<float>> HookedLogits(const Model& model, const SessionOptions
   config.max_workers = options.threads;
   Result<std::unique_ptr<KvCache>> cache = KvCache::Create(config);
   if (!cache) return cache.error();
-  Hook hook(cache->get(), model.layer_ordinals, mode, options.threads);
-  const ContextPtr context(NewStagingContext(model.model, TrialOptions(options), &hook));
+  Hook hook(cache->get(), model.layers, mode, options.threads);
+  const ContextPtr context(NewStagingContext(model, TrialOptions(options), &hook));
   if (!context) return Internal(fmt::format("llama.cpp makes no context: {}", TakeEngineErrors()));
   const StepToken tokens[] = {{0, 0}, {0, 1}};
   hook.Begin(tokens);
@@ -79,13 +80,16 @@ Status TryMode(const Model& model, const SessionOptions& options, HostMode mode,
 
 }  // namespace
 
-llama_context* NewStagingContext(llama_model* model, const SessionOptions& options, Hook* hook) {
+llama_context* NewStagingContext(const Model& model, const SessionOptions& options, Hook* hook) {
   llama_context_params params = ContextParams(options);
-  params.n_ctx = static_cast<uint32_t>(std::max(256, (options.ubatch + 255) / 256 * 256));
+  int64_t cells = options.ubatch;
+  if (model.info.recurrent) cells += options.max_sequences;  // one of each sequence stays
+  if (options.ctx > model.long_rope_from && model.long_rope_from > 0) cells = std::max(cells, model.long_rope_from + 1);
+  params.n_ctx = static_cast<uint32_t>(std::max<int64_t>(256, (cells + 255) / 256 * 256));
   params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
   params.cb_eval = Hook::OnNode;
   params.cb_eval_user_data = hook;
-  return llama_init_from_model(model, params);
+  return llama_init_from_model(model.model, params);
 }
 
 Result<HostMode> ChooseMode(const Model& model, const SessionOptions& options) {

@@ -8,7 +8,9 @@
 namespace tersekv::llama {
 
 // A context whose own cache is only a staging area for one forward pass; hook watches its graph. Null on failure.
-llama_context* NewStagingContext(llama_model* model, const SessionOptions& options, Hook* hook);
+// A LongRoPE model whose options.ctx is above its long_rope_from gets one that is too, because llama.cpp picks the
+// factors by this size.
+llama_context* NewStagingContext(const Model& model, const SessionOptions& options, Hook* hook);
 
 // The mode asked for, or for kAuto the best that passes; kInternal when none does.
 Result<HostMode> ChooseMode(const Model& model, const SessionOptions& options);

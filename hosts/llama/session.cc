@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <thread>
 
 #include "hosts/llama/cache_config.h"
@@ -39,18 +40,33 @@ class TerseSession : public SessionBase {
                std::unique_ptr<KvCache> cache, HostMode mode)
       : SessionBase(std::move(model), options, std::move(kv)),
         cache_(std::move(cache)),
-        hook_(cache_.get(), model_->layer_ordinals, mode, options_.threads, options_.sink),
+        hook_(cache_.get(), model_->layers, mode, options_.threads, options_.sink),
         mode_(mode) {}
 
   Status Start() {
-    context_.reset(NewStagingContext(model_->model, options_, &hook_));
+    context_.reset(NewStagingContext(*model_, options_, &hook_));
     if (context_ == nullptr) return Internal(fmt::format("llama.cpp makes no context: {}", TakeEngineErrors()));
     return {};
   }
 
   int64_t Length(int32_t seq) const override { return cache_->Length(seq); }
-  Status Truncate(int32_t seq, int64_t tokens) override { return cache_->Truncate(seq, tokens); }
-  void Clear(int32_t seq) override { cache_->Remove(seq); }
+  Status Truncate(int32_t seq, int64_t tokens) override {
+    if (model_->info.recurrent && tokens != 0 && tokens < Length(seq)) {
+      return Unsupported(
+          fmt::format("sequence {} cannot go back from {} tokens to {}: the state of the model's "
+                      "recurrent layers is of its last token only. Clear it and run it again",
+                      seq, Length(seq), tokens));
+    }
+    TERSEKV_RETURN_IF_ERROR(cache_->Truncate(seq, tokens));
+    if (tokens == 0) Clear(seq);
+    return {};
+  }
+  void Clear(int32_t seq) override {
+    cache_->Remove(seq);
+    if (model_->info.recurrent && seq >= 0 && seq < options_.max_sequences) {
+      llama_memory_seq_rm(llama_get_memory(context_.get()), seq, -1, -1);
+    }
+  }
   Status FillWithNoise(int32_t seq, int64_t tokens) override {
     if (Length(seq) != 0) return InvalidArgument(fmt::format("sequence {} is not empty: clear it first", seq));
     if (seq < 0 || seq >= options_.max_sequences || tokens < 0 || tokens > options_.ctx) {
@@ -72,11 +88,20 @@ class TerseSession : public SessionBase {
     if (!cache) return cache.error();
     TERSEKV_RETURN_IF_ERROR(CheckBudget(config, options_));
     cache_ = std::move(*cache);
+    llama_memory_clear(llama_get_memory(context_.get()), true);
     hook_.SetCache(cache_.get());
     kv_ = FormatSpec(config.spec);
     return {};
   }
-  CacheUsage Usage() const override { return cache_->Usage(); }
+  // Values of MLA are a part of its keys: llama.cpp would store them once.
+  CacheUsage Usage() const override {
+    CacheUsage usage = cache_->Usage();
+    const size_t twice = 2 * LatentValues(*model_) * static_cast<size_t>(usage.tokens);
+    if (twice == 0) return usage;
+    usage.bits_effective *= static_cast<double>(usage.bytes_f16) / static_cast<double>(usage.bytes_f16 - twice);
+    usage.bytes_f16 -= twice;
+    return usage;
+  }
   HostMode mode() const override { return mode_; }
   double attention_seconds() const override { return hook_.attention_seconds(); }
 
@@ -87,12 +112,49 @@ class TerseSession : public SessionBase {
     hook_.Begin(step);
     const int rc = llama_decode(context_.get(), batch_.Fill(tokens));
     const Status status = hook_.End(rc == 0);
-    llama_memory_clear(llama_get_memory(context_.get()), false);  // staging only
-    if (rc != 0) return Internal(fmt::format("llama_decode failed with code {}: {}", rc, TakeEngineErrors()));
-    return status;
+    EmptyStaging(tokens);
+    const Status failed =
+        rc != 0 ? Internal(fmt::format("llama_decode failed with code {}: {}", rc, TakeEngineErrors())) : status;
+    if (failed.ok() || !model_->info.recurrent) return failed;
+    // Not one sequence alone: llama.cpp begins a state by multiplying the old one by 0, which keeps what is not a
+    // number.
+    llama_memory_clear(llama_get_memory(context_.get()), true);
+    for (int seq = 0; seq < options_.max_sequences; ++seq) cache_->Remove(seq);
+    return {failed.code(), failed.message() +
+                               "; the session's sequences are empty now, because the state of recurrent "
+                               "layers cannot go back"};
+  }
+
+  // llama.cpp runs a batch of recurrent models sequence by sequence; what the hook is told must be in that order.
+  size_t PassLength(std::span<const BatchToken> batch) const override {
+    const size_t most = SessionBase::PassLength(batch);
+    if (!model_->info.recurrent) return most;
+    size_t same = 1, different = 1;  // tokens of one sequence; of as many sequences
+    while (same < most && batch[same].seq == batch[0].seq) ++same;
+    std::set<int32_t> seen = {batch[0].seq};
+    while (different < most && seen.insert(batch[different].seq).second) ++different;
+    return std::max(same, different);
+  }
+
+  Status TakeBack(int32_t seq, int64_t tokens) override {
+    return model_->info.recurrent ? Status() : Truncate(seq, tokens);  // RunPass has emptied it
   }
 
  private:
+  // Positions go on counting in what is left.
+  void EmptyStaging(std::span<const BatchToken> tokens) {
+    const llama_memory_t memory = llama_get_memory(context_.get());
+    if (!model_->info.recurrent) {
+      llama_memory_clear(memory, false);
+      return;
+    }
+    for (const BatchToken& t : tokens) {  // the newest token's cell keeps the recurrent state alive
+      if (const llama_pos last = llama_memory_seq_pos_max(memory, t.seq); last > 0) {
+        llama_memory_seq_rm(memory, t.seq, 0, last);
+      }
+    }
+  }
+
   std::unique_ptr<KvCache> cache_;
   Hook hook_;
   HostMode mode_;
@@ -111,6 +173,16 @@ Status Resolve(const Model& model, SessionOptions* options) {
   }
   if (options->ctx < 0) return InvalidArgument(fmt::format("ctx is {}: it cannot be negative", options->ctx));
   if (options->ctx == 0) options->ctx = model.info.ctx_train;
+  if (const int64_t from = model.long_rope_from;
+      from > 0 && options->ctx <= from && options->ubatch > from - from % 256) {
+    if (from < 256) {
+      return Unsupported(
+          fmt::format("a LongRoPE model trained for {} tokens: llama.cpp's smallest cache, 256, already "
+                      "takes its long factors; ask for a ctx above {}",
+                      from, from));
+    }
+    options->ubatch = static_cast<int>(from - from % 256);  // a staging area that keeps to the short factors
+  }
   return {};
 }
 

@@ -36,6 +36,15 @@ llama_context_params ContextParams(const SessionOptions& options) {
   return params;
 }
 
+size_t LatentValues(const Model& model) {
+  size_t values = 0;
+  for (size_t l = 0; l < model.info.layers.size(); ++l) {
+    const LayerShape& shape = model.info.layers[l];
+    if (model.layers.latent[l]) values += static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(shape.head_dim_v);
+  }
+  return values;
+}
+
 SessionBase::SessionBase(std::shared_ptr<const Model> model, const SessionOptions& options, std::string kv)
     : model_(std::move(model)), options_(options), kv_(std::move(kv)), batch_(options.ubatch) {}
 
@@ -61,20 +70,24 @@ Status SessionBase::CheckBatch(std::span<const BatchToken> batch) const {
   return {};
 }
 
+size_t SessionBase::PassLength(std::span<const BatchToken> batch) const {
+  return std::min(batch.size(), static_cast<size_t>(options_.ubatch));
+}
+
 Status SessionBase::Decode(std::span<const BatchToken> batch) {
   TERSEKV_RETURN_IF_ERROR(CheckBatch(batch));
   std::map<int32_t, int64_t> before;
   for (const BatchToken& t : batch) before.emplace(t.seq, Length(t.seq));
-  const size_t pass = static_cast<size_t>(options_.ubatch);
   const size_t vocab = static_cast<size_t>(model_->info.vocab);
-  single_pass_ = batch.size() <= pass;
+  single_pass_ = PassLength(batch) == batch.size();
   pass_rows_.clear();
   kept_logits_.clear();
-  for (size_t first = 0; first < batch.size(); first += pass) {
-    const auto part = batch.subspan(first, std::min(pass, batch.size() - first));
+  for (size_t first = 0; first < batch.size();) {
+    const auto part = batch.subspan(first, PassLength(batch.subspan(first)));
+    first += part.size();
     if (const Status s = RunPass(part); !s.ok()) {
       for (const auto& [seq, length] : before) {
-        if (const Status undo = Truncate(seq, length); !undo.ok()) return undo;
+        if (const Status undo = TakeBack(seq, length); !undo.ok()) return undo;
       }
       return s;
     }

@@ -53,6 +53,10 @@ class SessionBase : public Session {
  protected:
   // One llama_decode of at most `ubatch` tokens; the history follows or stays as it is.
   virtual Status RunPass(std::span<const BatchToken> tokens) = 0;
+  // How many tokens from the first on one pass takes.
+  virtual size_t PassLength(std::span<const BatchToken> batch) const;
+  // After a failed batch.
+  virtual Status TakeBack(int32_t seq, int64_t tokens) { return Truncate(seq, tokens); }
   Status CheckBatch(std::span<const BatchToken> batch) const;
 
   std::shared_ptr<const Model> model_;
@@ -66,6 +70,9 @@ class SessionBase : public Session {
   std::vector<int> pass_rows_;      // of one that took a single pass: row in the engine's batch
   bool single_pass_ = true;
 };
+
+// Values a token that MLA layers have as K and as V.
+size_t LatentValues(const Model& model);
 
 // Engine parameters that both kinds share.
 llama_context_params ContextParams(const SessionOptions& options);

@@ -97,8 +97,9 @@ class StockSession : public SessionBase {
 
   CacheUsage Usage() const override {
     size_t row = 0, values = 0;
-    for (const LayerShape& shape : model_->info.layers) {
-      for (const int d : {shape.head_dim_k, shape.head_dim_v}) {
+    for (size_t l = 0; l < model_->info.layers.size(); ++l) {
+      const LayerShape& shape = model_->info.layers[l];
+      for (const int d : {shape.head_dim_k, model_->layers.latent[l] ? 0 : shape.head_dim_v}) {
         row += ggml_row_size(type_, static_cast<int64_t>(shape.kv_heads) * d);
         values += static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(d);
       }

@@ -69,6 +69,11 @@ Result<std::string> FingerprintFile(const std::string& path) {
   return fmt::format("{:016x}", crc.crc());
 }
 
+bool HasTensor(const std::string& path, const std::string& name) {
+  const GgufPtr head = OpenHead(path);
+  return head && gguf_find_tensor(head.get(), name.c_str()) >= 0;
+}
+
 std::vector<std::vector<float>> ReadOutputSquares(const std::string& path, const std::vector<LayerShape>& layers,
                                                   const std::vector<int>& numbers) {
   const GgufPtr head = OpenHead(path);

@@ -14,6 +14,8 @@ namespace tersekv::llama {
 // small tensors whole and 64 KiB of each large one. Of a model in several files: those of the first.
 Result<std::string> FingerprintFile(const std::string& path);
 
+bool HasTensor(const std::string& path, const std::string& name);
+
 // As CalibrationOptions::output_square, from the output projections of the layers; `numbers`: the model's layer number
 // of each KV layer. Empty where a projection is missing, has another shape or a type that cannot be read.
 std::vector<std::vector<float>> ReadOutputSquares(const std::string& path, const std::vector<LayerShape>& layers,

@@ -49,8 +49,10 @@ struct ModelInfo {
   ChannelOrder channel_order = ChannelOrder::kInterleaved;  // of K rows as the engine makes them
   int64_t ctx_train = 0;
   int vocab = 0, heads = 0;
-  std::vector<LayerShape> layers;
-  std::string chat_template;  // empty when the file has none
+  std::vector<LayerShape> layers;  // that keep K and V; of MLA: K is the latent with its rotary part, V the latent
+  std::vector<int> windows;        // by layer: tokens that a query sees, its own included; 0 = all
+  bool recurrent = false;          // other layers keep a state in llama.cpp: sequences can be cleared, not truncated
+  std::string chat_template;       // empty when the file has none
 };
 
 struct BatchToken {
@@ -82,7 +84,7 @@ class Session {
   // Runs the batch (split into forward passes of `ubatch` tokens) and appends it to the history. On failure the history
   // has its former length; a batch of one pass leaves it exactly as it was, while rows that earlier passes of a longer
   // batch pushed out of the raw window stay packed (docs/decisions/0004-after-a-truncation.md). Over budget or ctx:
-  // kOutOfBudget.
+  // kOutOfBudget. With recurrent layers a failed pass empties all sequences instead; the message says so.
   virtual Status Decode(std::span<const BatchToken> batch) = 0;
   // Same for one sequence whose next position is its length; logits of the last token. progress(done, total) may be
   // null.
@@ -92,6 +94,7 @@ class Session {
   virtual std::span<const float> Logits(int i) const = 0;
 
   virtual int64_t Length(int32_t seq) const = 0;
+  // kUnsupported with recurrent layers, unless to 0 tokens.
   virtual Status Truncate(int32_t seq, int64_t tokens) = 0;
   virtual void Clear(int32_t seq) = 0;
 

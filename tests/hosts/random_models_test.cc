@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Head counts, head sizes and architectures that the demo model does not have, on small random models.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/hosts/logits.h"
@@ -79,17 +78,6 @@ TEST_F(RandomModels, MptHasAlibi) {
 }
 
 TEST_F(RandomModels, Qwen2HasBiases) { CheckF32(RandomModel("qwen2", 6, 2, 64, ""), 1e-5); }
-
-TEST_F(RandomModels, SlidingWindowIsRefused) {
-  const std::string path = RandomModel("gemma2", 4, 2, 64, "--window 128");
-  const Result<std::unique_ptr<Session>> session = Session::Open(Options(path, "k4v4"));
-  ASSERT_FALSE(session);
-  EXPECT_EQ(session.error().code(), StatusCode::kUnsupported);
-  EXPECT_THAT(session.error().message(),
-              ::testing::AllOf(::testing::HasSubstr("sliding-window"), ::testing::HasSubstr("window 128"),
-                               ::testing::HasSubstr("stock-f16")));
-  EXPECT_TRUE(Session::Open(Options(path, "stock-f16")));
-}
 
 }  // namespace
 }  // namespace tersekv::llama

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from hard_keys import HARD_KEYS_HELP, hard_key_tensors
+from random_archs import ARCHS
 from random_model import MAX_VOCAB, MIN_VOCAB, RANDOM_HELP, UserError, check_random, write_random
 
 # gguf and numpy are imported where they are used: --help and a skipped call need neither and stay fast.
@@ -280,8 +281,8 @@ def parse_arguments():
 
     sub = command("random", "model with random weights", RANDOM_HELP)
     count = at_least(1)
-    sub.add_argument("--arch", choices=("llama", "qwen2", "mpt", "gemma2"), default="llama", help="default llama")
-    sub.add_argument("--layers", type=count, default=2, metavar="N", help="default 2")
+    sub.add_argument("--arch", choices=ARCHS, default="llama", metavar="ARCH", help="default llama")
+    sub.add_argument("--layers", type=count, metavar="N", help="default 2 to 4, of gemma3n 25")
     sub.add_argument("--heads", type=count, default=4, metavar="H", help="query heads, default 4")
     sub.add_argument("--kv-heads", type=count, metavar="HKV", help="K and V heads, a divisor of H, default H")
     sub.add_argument("--head-dim", type=count, default=64, metavar="D", help="default 64")
@@ -289,7 +290,9 @@ def parse_arguments():
     sub.add_argument("--ffn", type=count, metavar="F", help="feed-forward width, default E, 256 at most")
     sub.add_argument("--vocab", type=int, default=320, metavar="V", help=f"{MIN_VOCAB} to {MAX_VOCAB}, default 320")
     sub.add_argument("--ctx", type=count, default=4096, metavar="C", help="trained context length, default 4096")
-    sub.add_argument("--window", type=count, metavar="W", help="gemma2: sliding window, default 256")
+    sub.add_argument("--window", type=count, metavar="W", help="gemma2, gemma3, gemma3n, gpt-oss: default 256 or 128")
+    sub.add_argument("--latent", type=count, metavar="L", help="deepseek2: default head-dim")
+    sub.add_argument("--trained", type=count, metavar="C", help="phi3: default 512")
     sub.add_argument(
         "--softcap", type=positive_float, metavar="S", help="gemma2: default 5, so low that a wrong cap shows in logits"
     )

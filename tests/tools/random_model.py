@@ -5,16 +5,15 @@ import itertools
 import string
 import zlib
 
+from random_archs import ARCHS, is_conv
+
 # gguf and numpy are imported where they are used, as in make_model.py.
 
 RANDOM_HELP = """\
 A model with seeded random weights, small by default, and a byte tokenizer that needs no other file. Its text is noise;
 its attention has the shape asked for.
 
-  llama   rotary positions, gated feed-forward; --embd may differ from heads * head-dim
-  qwen2   as llama, with biases on Q, K and V
-  mpt     ALiBi instead of rotary positions, LayerNorm, fused QKV
-  gemma2  soft cap on the attention scores; every second layer, from the first on, sees --window tokens only"""
+""" + "\n".join(f"  {name:10} {arch.help}" for name, arch in ARCHS.items())
 
 BYTE_TOKENS = 256
 SPECIAL_TOKENS = ["<unk>", "<s>", "</s>"]
@@ -27,7 +26,10 @@ class UserError(Exception):
 
 
 def check_random(args):
+    arch = ARCHS[args.arch]
     width = args.heads * args.head_dim
+    if args.layers is None:
+        args.layers = arch.layers
     if args.kv_heads is None:
         args.kv_heads = args.heads
     if args.embd is None:
@@ -38,19 +40,20 @@ def check_random(args):
         raise UserError(f"--heads {args.heads} is not a multiple of --kv-heads {args.kv_heads}")
     if args.head_dim % 2:
         raise UserError("--head-dim must be even")
-    if args.arch in ("qwen2", "mpt") and args.embd != width:
+    if arch.embd_is_width and args.embd != width:
         raise UserError(f"--arch {args.arch} needs --embd = heads * head-dim = {width}")
     if args.type == "q4_0" and any(n % 32 for n in (args.embd, args.ffn, width)):
         raise UserError("--type q4_0 needs --embd, --ffn and heads * head-dim that are multiples of 32")
     if not MIN_VOCAB <= args.vocab <= MAX_VOCAB:
         raise UserError(f"--vocab must be {MIN_VOCAB} to {MAX_VOCAB}")
-    if args.arch != "gemma2":
-        for name in ("window", "softcap"):
-            if getattr(args, name) is not None:
-                raise UserError(f"--arch {args.arch} has no --{name}: use --arch gemma2")
-    else:
-        args.window = args.window or 256
-        args.softcap = args.softcap or 5.0
+    for name in ("window", "softcap", "latent", "trained"):
+        if name in arch.options:
+            setattr(args, name, getattr(args, name) or arch.options[name])
+        elif getattr(args, name) is not None:
+            of = ", ".join(n for n, a in ARCHS.items() if name in a.options)
+            raise UserError(f"--arch {args.arch} has no --{name}: use --arch {of}")
+    if args.latent == 0:
+        args.latent = args.head_dim
 
 
 def add_tokenizer(writer, vocab):
@@ -78,80 +81,89 @@ def add_tokenizer(writer, vocab):
     writer.add_add_eos_token(False)
 
 
-def write_random(args, path):
+class Builder:
+    """Writes tensors and metadata of one model."""
+
+    def __init__(self, args, writer):
+        self.args, self.writer = args, writer
+        self.embd, self.ffn, self.dim = args.embd, args.ffn, args.head_dim
+        self.q_width, self.kv_width = args.heads * args.head_dim, args.kv_heads * args.head_dim
+
+    def u32(self, key, value):
+        self.writer.add_uint32(f"{self.args.arch}.{key}", value)
+
+    def f32(self, key, value):
+        self.writer.add_float32(f"{self.args.arch}.{key}", value)
+
+    def string(self, key, value):
+        self.writer.add_string(f"{self.args.arch}.{key}", value)
+
+    def normal(self, name, shape, mean, std):
+        import gguf
+        import numpy as np
+
+        # A stream of its own for each tensor: one option changes no other tensor than those whose shape it sets.
+        rng = np.random.default_rng([self.args.seed, zlib.crc32(name.encode())])
+        values = np.float32(mean) + np.float32(std) * rng.standard_normal(shape, dtype=np.float32)
+        if self.args.type == "q4_0" and len(shape) == 2:
+            kind = gguf.GGMLQuantizationType.Q4_0
+            self.writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+        else:
+            self.writer.add_tensor(name, values)
+
+    # 1/sqrt(inputs) keeps Q, K, V and the logits near unit size: attention is neither flat nor chaotic.
+    def matrix(self, name, rows, inputs):
+        self.normal(name + ".weight", (rows, inputs), 0, inputs**-0.5)
+
+    def norm(self, name, width=None, mean=1.0):
+        self.normal(name + ".weight", (width or self.embd,), mean, 0.1 * mean)
+
+
+def write_keys(b, arch):
     import gguf
-    import numpy as np
 
-    writer = gguf.GGUFWriter(path, args.arch)
-    embd, layers, dim = args.embd, args.layers, args.head_dim
-    q_width, kv_width = args.heads * dim, args.kv_heads * dim
-
-    writer.add_name(f"random {args.arch}")
+    args, writer = b.args, b.writer
     file_types = {"f32": gguf.LlamaFileType.ALL_F32, "q4_0": gguf.LlamaFileType.MOSTLY_Q4_0}
+    mla = args.latent is not None
+    kv_heads = 1 if mla else args.kv_heads
+    if args.arch == "lfm2":
+        kv_heads = [0 if is_conv(i) else args.kv_heads for i in range(args.layers)]
+    # A "phi3" in the name makes llama.cpp look for tokens of Phi-3's own tokenizer.
+    writer.add_name("random " + args.arch.replace("phi3", "phi 3"))
     writer.add_file_type(file_types[args.type])
     writer.add_vocab_size(args.vocab)
     writer.add_context_length(args.ctx)
-    writer.add_embedding_length(embd)
-    writer.add_block_count(layers)
+    writer.add_embedding_length(args.embd)
+    writer.add_block_count(args.layers)
     writer.add_feed_forward_length(args.ffn)
     writer.add_head_count(args.heads)
-    writer.add_head_count_kv(args.kv_heads)
-    writer.add_key_length(dim)
-    writer.add_value_length(dim)
-    if args.arch == "mpt":
-        writer.add_layer_norm_eps(1e-5)
-        writer.add_max_alibi_bias(8.0)
-    else:
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(args.latent + b.dim if mla else b.dim)
+    writer.add_value_length(args.latent if mla else b.dim)
+    if args.arch != "mpt":
         writer.add_layer_norm_rms_eps(1e-5)
-        writer.add_rope_dimension_count(dim)
+    if arch.rope:
+        writer.add_rope_dimension_count(b.dim)
         writer.add_rope_freq_base(10000.0)
-    if args.arch == "gemma2":
-        writer.add_sliding_window(args.window)
-        writer.add_attn_logit_softcapping(args.softcap)
-        writer.add_final_logit_softcapping(30.0)
+    arch.keys(b)
+
+
+def write_random(args, path):
+    import gguf
+
+    arch = ARCHS[args.arch]
+    writer = gguf.GGUFWriter(path, args.arch)
+    b = Builder(args, writer)
+    write_keys(b, arch)
     add_tokenizer(writer, args.vocab)
-
-    def normal(name, shape, mean, std):
-        # A stream of its own for each tensor: one option changes no other tensor than those whose shape it sets.
-        rng = np.random.default_rng([args.seed, zlib.crc32(name.encode())])
-        values = mean + np.float32(std) * rng.standard_normal(shape, dtype=np.float32)
-        if args.type == "q4_0" and len(shape) == 2:
-            kind = gguf.GGMLQuantizationType.Q4_0
-            writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(name, values)
-
-    # 1/sqrt(inputs) keeps Q, K, V and the logits near unit size: attention is neither flat nor chaotic.
-    def matrix(name, rows, inputs):
-        normal(name + ".weight", (rows, inputs), np.float32(0), inputs**-0.5)
-
-    def norm(name):
-        normal(name + ".weight", (embd,), np.float32(1), 0.1)
-
-    matrix("token_embd", args.vocab, embd)
-    for i in range(layers):
-        blk = f"blk.{i}."
-        norm(blk + "attn_norm")
-        if args.arch == "mpt":
-            matrix(blk + "attn_qkv", q_width + 2 * kv_width, embd)
-        else:
-            for name, width in (("attn_q", q_width), ("attn_k", kv_width), ("attn_v", kv_width)):
-                matrix(blk + name, width, embd)
-                if args.arch == "qwen2":
-                    normal(blk + name + ".bias", (width,), np.float32(0), 0.5)
-        matrix(blk + "attn_output", embd, q_width)
-        norm(blk + "ffn_norm")
-        if args.arch != "mpt":
-            matrix(blk + "ffn_gate", args.ffn, embd)
-        matrix(blk + "ffn_up", args.ffn, embd)
-        matrix(blk + "ffn_down", embd, args.ffn)
-        if args.arch == "gemma2":
-            norm(blk + "post_attention_norm")
-            norm(blk + "post_ffw_norm")
-    norm("output_norm")
-    if args.arch != "gemma2":  # it uses token_embd again
-        matrix("output", args.vocab, embd)
-
+    b.matrix("token_embd", args.vocab, b.embd)
+    for i in range(args.layers):
+        arch.layer(b, i)
+    arch.more(b)
+    if args.arch != "t5":
+        b.norm("token_embd_norm" if args.arch == "lfm2" else "output_norm")
+    if not arch.tied:
+        b.matrix("output", args.vocab, b.embd)
     with contextlib.closing(writer):
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
