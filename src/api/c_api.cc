@@ -47,7 +47,6 @@ extern "C" {
 
 const char* tersekv_version(void) { return tersekv::Version(); }
 int32_t tersekv_abi_version(void) { return TERSEKV_ABI_VERSION; }
-const char* tersekv_last_error(void) { return tersekv::c::last_error.c_str(); }
 
 tersekv_status tersekv_spec_canonical(const char* spec, char* out, size_t size) {
   if (spec == nullptr || out == nullptr) return Null("spec or out");

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "src/api/c_status.h"
 #include "src/cuda/params.h"
