@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "src/api/c_status.h"
 #include "tersekv/cache.h"
 #include "tersekv/codec.h"
 #include "tersekv/version.h"
@@ -13,6 +14,9 @@
 using tersekv::KvCache;
 using tersekv::Result;
 using tersekv::Status;
+using tersekv::c::CheckSize;
+using tersekv::c::Null;
+using tersekv::c::Report;
 
 struct tersekv_codec {
   std::unique_ptr<tersekv::VectorCodec> codec;
@@ -22,21 +26,6 @@ struct tersekv_cache {
 };
 
 namespace {
-
-thread_local std::string last_error;
-
-tersekv_status Report(const Status& status) {
-  if (!status.ok()) last_error = status.message();
-  return static_cast<tersekv_status>(status.code());
-}
-
-tersekv_status Null(const char* name) { return Report(tersekv::InvalidArgument(fmt::format("{} is NULL", name))); }
-
-tersekv_status CheckSize(const char* name, uint32_t given, size_t known) {
-  if (given == known) return TERSEKV_OK;
-  return Report(tersekv::InvalidArgument(
-      fmt::format("{}.struct_size is {}: this library knows {} (fill it with sizeof)", name, given, known)));
-}
 
 tersekv::Kv Side(tersekv_side side) { return side == TERSEKV_V ? tersekv::Kv::kV : tersekv::Kv::kK; }
 
@@ -58,7 +47,6 @@ extern "C" {
 
 const char* tersekv_version(void) { return tersekv::Version(); }
 int32_t tersekv_abi_version(void) { return TERSEKV_ABI_VERSION; }
-const char* tersekv_last_error(void) { return last_error.c_str(); }
 
 tersekv_status tersekv_spec_canonical(const char* spec, char* out, size_t size) {
   if (spec == nullptr || out == nullptr) return Null("spec or out");

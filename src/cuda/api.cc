@@ -11,22 +11,11 @@ namespace tersekv::cuda {
 namespace {
 
 Status CheckPool(const Pool& pool) {
-  const BlockLayout& b = pool.block;
-  if (b.d != 64 && b.d != 128 && b.d != 256) {
-    return Unsupported(fmt::format("head_dim {}: CUDA kernels do 64, 128 and 256", b.d));
-  }
-  if (!BitsSupported(b.k_bits) || !BitsSupported(b.v_bits) || (b.k_bits == kRawBits) != (b.v_bits == kRawBits)) {
-    return Unsupported(fmt::format(
-        "{} and {} bits: CUDA pages hold 2 to 6 or 8 bits on either side, or 16 (raw) on both", b.k_bits, b.v_bits));
-  }
-  if (pool.page_tokens < 16 || (pool.page_tokens & (pool.page_tokens - 1)) != 0) {
-    return Unsupported(fmt::format("{} tokens a page: a power of two, at least 16", pool.page_tokens));
-  }
+  TERSEKV_RETURN_IF_ERROR(CheckFormat(pool));
   for (const float* stats :
        {pool.k.mean, pool.k.scale, pool.k.inv_scale, pool.v.mean, pool.v.scale, pool.v.inv_scale}) {
     if (reinterpret_cast<uintptr_t>(stats) % 16 != 0) return InvalidArgument("statistics must be aligned to 16 bytes");
   }
-  if (pool.kv_heads <= 0) return InvalidArgument(fmt::format("{} KV heads", pool.kv_heads));
   if (pool.data == nullptr || reinterpret_cast<uintptr_t>(pool.data) % 16 != 0) {
     return InvalidArgument("the pool's memory must be there and aligned to 16 bytes");
   }
@@ -57,7 +46,7 @@ Status CheckQueries(const AttendParams& p) {
 
 // The kernel and how it is divided.
 Status Choose(const AttendParams& p, const AttendKernel** kernel, AttendShape* shape) {
-  TERSEKV_RETURN_IF_ERROR(CheckPool(p.pool));
+  TERSEKV_RETURN_IF_ERROR(CheckFormat(p.pool));
   TERSEKV_RETURN_IF_ERROR(CheckQueries(p));
   const BlockLayout& b = p.pool.block;
   *kernel = FindAttendKernel(b.k_bits, b.v_bits, b.d, p.pool.bf16);
@@ -72,6 +61,7 @@ Status Choose(const AttendParams& p, const AttendKernel** kernel, AttendShape* s
 }
 
 Status CheckMemory(const AttendParams& p) {
+  TERSEKV_RETURN_IF_ERROR(CheckPool(p.pool));
   if (p.batch > 0 && (p.lengths == nullptr || p.block_table == nullptr)) {
     return InvalidArgument("lengths and block_table must be there: they are read on the device");
   }
@@ -108,6 +98,23 @@ Status WorkspaceBytes(const AttendParams& p, size_t* bytes) {
   AttendShape shape;
   TERSEKV_RETURN_IF_ERROR(Choose(p, &kernel, &shape));
   *bytes = LayoutOf(p, shape).bytes;
+  return {};
+}
+
+Status Describe(const AttendParams& p, std::string* out) {
+  const AttendKernel* kernel = nullptr;
+  AttendShape shape;
+  TERSEKV_RETURN_IF_ERROR(Choose(p, &kernel, &shape));
+  const BlockLayout& b = p.pool.block;
+  const auto side = [&](int bits, bool bytes) {
+    return bits == kRawBits ? std::string("raw 16-bit values")
+                            : fmt::format("{}-bit levels as {}", bits, bytes ? "bytes of integer products" : "f16");
+  };
+  *out = fmt::format(
+      "attention of {} and {} bits at head_dim {}, in this build (TERSEKV_CUDA_SET); K: {}, V: {}; {} query rows a KV "
+      "head in {} block(s), {} warps of {} tiles of {} tokens on {} multiprocessors",
+      b.k_bits, b.v_bits, b.d, side(b.k_bits, kernel->k_bytes), side(b.v_bits, kernel->v_bytes && shape.rows <= 4),
+      p.heads / p.pool.kv_heads * p.q_len, shape.row_tiles, shape.warps, shape.slots, shape.tile_tokens, shape.blocks);
   return {};
 }
 

@@ -317,30 +317,17 @@ __global__ void __launch_bounds__(kWarps * 32) AppendKernel(const __grid_constan
   AppendBits<d>(p, blockIdx.z == 0 ? Kv::kK : Kv::kV, head, first, span, &stages[warp], lane);
 }
 
-template <int d>
-void Launch(const AppendParams& p, cudaStream_t stream) {
+}  // namespace
+
+Status LaunchAppend(const AppendParams& p, void* stream) {
   const int span = p.tokens < kShortLaunch ? 4 : kBlockTokens;
   const int spans = (p.tokens + span - 1) / span;
   const dim3 grid(static_cast<unsigned>((spans + kWarps - 1) / kWarps), static_cast<unsigned>(p.pool.kv_heads), 2);
   int page_shift = 4;
   while (1 << page_shift < p.pool.page_tokens) ++page_shift;
-  AppendKernel<d><<<grid, kWarps * 32, 0, stream>>>({p, page_shift}, span);
-}
-
-}  // namespace
-
-Status LaunchAppend(const AppendParams& p, void* stream) {
-  switch (p.pool.block.d) {
-    case 64:
-      Launch<64>(p, static_cast<cudaStream_t>(stream));
-      break;
-    case 128:
-      Launch<128>(p, static_cast<cudaStream_t>(stream));
-      break;
-    default:
-      Launch<256>(p, static_cast<cudaStream_t>(stream));
-  }
-  return LaunchStatus("append");
+  return ForHeadDim(p.pool.block.d, "append", [&]<int d>() {
+    AppendKernel<d><<<grid, kWarps * 32, 0, static_cast<cudaStream_t>(stream)>>>({p, page_shift}, span);
+  });
 }
 
 }  // namespace tersekv::cuda

@@ -90,7 +90,7 @@ struct AttendInstance {
 template <class KL, class VL, int d>
 constexpr AttendKernel MakeAttendKernel() {
   using Instance = AttendInstance<KL, VL, d>;
-  return {KL::kBits, VL::kBits, d, KL::kBf16, Instance::Shape, Instance::Launch};
+  return {KL::kBits, VL::kBits, d, KL::kBf16, ByteLoader<KL>, ByteLoader<VL>, Instance::Shape, Instance::Launch};
 }
 
 }  // namespace tersekv::cuda

@@ -21,6 +21,7 @@ struct AttendShape {
 struct AttendKernel {
   int k_bits, v_bits, d;
   bool bf16;
+  bool k_bytes, v_bytes;  // integer products; for V up to 4 query rows
   // Shape for so many query rows a KV head. out->warps and out->slots: what is asked for, 0 = the best known.
   // kUnsupported when the device's shared memory is too small.
   Status (*shape)(int rows, AttendShape* out);

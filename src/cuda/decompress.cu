@@ -66,26 +66,13 @@ __global__ void __launch_bounds__(kWarps * 32) DecompressKernel(const __grid_con
   StoreValues<kWidth>(rows.data, rows.type, token * rows.token_stride + head * rows.head_stride + channel, x);
 }
 
-template <int d>
-void Launch(const DecompressParams& p, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>((p.tokens + kWarps - 1) / kWarps), static_cast<unsigned>(p.pool.kv_heads), 2);
-  DecompressKernel<d><<<grid, kWarps * 32, 0, stream>>>(p);
-}
-
 }  // namespace
 
 Status LaunchDecompress(const DecompressParams& p, void* stream) {
-  switch (p.pool.block.d) {
-    case 64:
-      Launch<64>(p, static_cast<cudaStream_t>(stream));
-      break;
-    case 128:
-      Launch<128>(p, static_cast<cudaStream_t>(stream));
-      break;
-    default:
-      Launch<256>(p, static_cast<cudaStream_t>(stream));
-  }
-  return LaunchStatus("decompress");
+  const dim3 grid(static_cast<unsigned>((p.tokens + kWarps - 1) / kWarps), static_cast<unsigned>(p.pool.kv_heads), 2);
+  return ForHeadDim(p.pool.block.d, "decompress", [&]<int d>() {
+    DecompressKernel<d><<<grid, kWarps * 32, 0, static_cast<cudaStream_t>(stream)>>>(p);
+  });
 }
 
 }  // namespace tersekv::cuda

@@ -9,6 +9,22 @@ namespace tersekv::cuda {
 // The last launch's error as a Status that names the kernel.
 Status LaunchStatus(const char* kernel);
 
+// Launches a kernel of one head_dim: launch.operator()<d>() with d known to the compiler.
+template <class F>
+Status ForHeadDim(int d, const char* kernel, F launch) {
+  switch (d) {
+    case 64:
+      launch.template operator()<64>();
+      break;
+    case 128:
+      launch.template operator()<128>();
+      break;
+    default:
+      launch.template operator()<256>();
+  }
+  return LaunchStatus(kernel);
+}
+
 Status LaunchAppend(const AppendParams& p, void* stream);
 Status LaunchDecompress(const DecompressParams& p, void* stream);
 

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "src/cuda/layout.h"
 #include "tersekv/spec.h"
@@ -78,6 +79,9 @@ struct AttendParams {
   void* workspace = nullptr;            // WorkspaceBytes(), planned by PlanAttend for these lengths and window
 };
 
+// Whether pages of this format exist, here or in a build with CUDA; looks at numbers, not at memory.
+Status CheckFormat(const Pool& pool);
+
 // One architecture and device. kUnsupported names what is there; without CUDA every call answers it.
 Status Append(const AppendParams& params, void* stream);
 Status Decompress(const DecompressParams& params, void* stream);
@@ -88,6 +92,8 @@ Status WorkspaceBytes(const AttendParams& params, size_t* bytes);
 Status PlanAttend(const AttendParams& params, void* stream);
 Status Attend(const AttendParams& params, void* stream);
 
+// The kernel that Attend takes for pool.block, heads, kv_heads and q_len on the current device, and why.
+Status Describe(const AttendParams& params, std::string* out);
 // Combinations of (k_bits, v_bits, d) that this build holds, as text; "" without CUDA.
 const char* KernelList();
 

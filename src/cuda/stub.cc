@@ -14,6 +14,7 @@ Status Decompress(const DecompressParams&, void*) { return NoCuda(); }
 Status WorkspaceBytes(const AttendParams&, size_t*) { return NoCuda(); }
 Status PlanAttend(const AttendParams&, void*) { return NoCuda(); }
 Status Attend(const AttendParams&, void*) { return NoCuda(); }
+Status Describe(const AttendParams&, std::string*) { return NoCuda(); }
 const char* KernelList() { return ""; }
 
 }  // namespace tersekv::cuda

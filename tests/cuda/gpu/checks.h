@@ -11,5 +11,6 @@ void CheckGraph();
 void CheckStreams();
 void CheckLong();
 void CheckRefusals();
+void CheckAbi(bool small);
 
 }  // namespace tersekv::gpu

@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   CheckNotFinite();
   CheckAppend(small);
   CheckAttend(small);
+  CheckAbi(small);
   if (!small) {
     CheckGraph();
     CheckStreams();

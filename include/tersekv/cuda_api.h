@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * CUDA kernels from C: append rows to packed pages, attend over them, decompress them. For engines that own the memory,
+ * the page ids and the stream (vLLM, SGLang, PyTorch).
+ *
+ * Every pointer but `out` parameters and names is device memory of the caller's. Launches allocate nothing and wait for
+ * nothing, so that they can be captured in a graph; lengths, slots and page ids are read on the device when the launch
+ * runs. Shapes and strides are fixed when it is captured. A stream is the CUstream's value as an integer, 0 the default
+ * one; the calling thread's current device is used. Functions keep no state and may be called from any thread, but two
+ * launches at once must not share a workspace, nor write the same tokens.
+ *
+ * In a build without CUDA (tersekv_cuda_kernels() is "") launches answer TERSEKV_UNSUPPORTED; formats and sizes work.
+ * What no kernel does is refused by name before anything is launched (tersekv_last_error).
+ */
+#ifndef TERSEKV_CUDA_API_H_
+#define TERSEKV_CUDA_API_H_
+
+#include "tersekv/c_api.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum tersekv_dtype { TERSEKV_F32 = 0, TERSEKV_F16 = 1, TERSEKV_BF16 = 2 } tersekv_dtype;
+typedef enum tersekv_norm {
+  TERSEKV_NORM_NONE = 0,
+  TERSEKV_NORM_MATCH = 1,
+  TERSEKV_NORM_LS = 2,
+  TERSEKV_NORM_UNBIASED = 3
+} tersekv_norm;
+
+/* How a pool's pages are made; fill it with tersekv_cuda_format_of. */
+typedef struct tersekv_cuda_format {
+  uint32_t struct_size; /* sizeof(tersekv_cuda_format) */
+  int32_t head_dim;
+  int32_t k_bits, v_bits; /* 16 on both: raw values */
+  int32_t raw_dtype;      /* of raw values: TERSEKV_F16 or TERSEKV_BF16 */
+  int32_t k_norm, v_norm; /* tersekv_norm */
+  int32_t page_tokens;    /* a power of two, at least 16 */
+  uint64_t seed;          /* of the signs */
+} tersekv_cuda_format;
+
+/* `spec` names widths, norms, page and seed, e.g. "k4v4+sink=0+win=0". Refused: what CUDA pages do not hold, raw sinks
+   and windows among it (a host keeps these itself and joins them by lse). */
+TERSEKV_API tersekv_status tersekv_cuda_format_of(const char* spec, int32_t head_dim, tersekv_cuda_format* out);
+/* Bytes of one page of all KV heads of a layer; 0 when the format is none. */
+TERSEKV_API size_t tersekv_cuda_page_bytes(const tersekv_cuda_format* format, int32_t kv_heads);
+
+/* The packed history of one layer. */
+typedef struct tersekv_cuda_pool {
+  uint32_t struct_size; /* sizeof(tersekv_cuda_pool) */
+  const tersekv_cuda_format* format;
+  void* pages; /* [pages][page_bytes], aligned to 16 bytes */
+  int32_t kv_heads;
+  int32_t layer;        /* ordinal; picks the signs */
+  const float* k_mean;  /* each [kv_heads, head_dim] or NULL, aligned to 16 bytes */
+  const float* k_scale; /* a key is coded as (key - mean) * inv_scale */
+  const float* k_inv_scale;
+  const float* v_mean;
+  const float* v_scale;
+  const float* v_inv_scale;
+} tersekv_cuda_pool;
+
+/* Value c of head h of token t of sequence b lies at data + b*batch_stride + t*token_stride + h*head_stride + c values.
+   Strides are in bytes; starts and strides are multiples of 16. */
+typedef struct tersekv_cuda_rows {
+  void* data;
+  int32_t dtype; /* tersekv_dtype */
+  int64_t batch_stride, token_stride, head_stride;
+} tersekv_cuda_rows;
+
+/* Rows of `tokens` tokens into, or out of, their slots. */
+typedef struct tersekv_cuda_tokens {
+  uint32_t struct_size; /* sizeof(tersekv_cuda_tokens) */
+  const tersekv_cuda_pool* pool;
+  tersekv_cuda_rows k, v; /* [tokens, kv_heads, head_dim]; batch_stride is not used */
+  const int64_t* slots;   /* [tokens] page * page_tokens + place, each once; below 0: left out */
+  int32_t tokens;
+  int32_t* not_finite; /* append sets it to 1 when a row is not finite (it then decodes to its mean); or NULL */
+} tersekv_cuda_tokens;
+
+/* Encodes in one launch; the bytes are those of the CPU's encoder. */
+TERSEKV_API tersekv_status tersekv_cuda_append(const tersekv_cuda_tokens* tokens, uint64_t stream);
+/* Decodes, bit-equal to the CPU's decoder when rows are fp32. */
+TERSEKV_API tersekv_status tersekv_cuda_decompress(const tersekv_cuda_tokens* tokens, uint64_t stream);
+
+typedef struct tersekv_cuda_attention {
+  uint32_t struct_size; /* sizeof(tersekv_cuda_attention) */
+  const tersekv_cuda_pool* pool;
+  tersekv_cuda_rows q, out;   /* [batch, q_len, heads, head_dim]: the newest q_len tokens of each sequence */
+  float* lse;                 /* [batch, q_len, heads] natural logarithm of the softmax's sum; or NULL */
+  const int32_t* lengths;     /* [batch] tokens of each sequence, those of q included; 0 is allowed */
+  const int32_t* block_table; /* [batch, table_stride] page ids */
+  int64_t table_stride;       /* entries */
+  int32_t batch, heads, q_len;
+  float scale;               /* of q.k */
+  int32_t window;            /* 0 = all; a query at p sees p - window < pos <= p */
+  float softcap;             /* 0 = off */
+  const float* alibi_slopes; /* [heads] or NULL */
+  const float* sinks;        /* [heads] learned sink logits, or NULL */
+  int32_t transformed_out;   /* 1: out stays in the values' transformed space, without their scale and mean */
+  void* workspace;           /* tersekv_cuda_workspace_bytes, aligned to 16 bytes */
+} tersekv_cuda_attention;
+
+/* Depends on pool, batch, heads and q_len alone; pointers may be NULL but for pool.pages. */
+TERSEKV_API tersekv_status tersekv_cuda_workspace_bytes(const tersekv_cuda_attention* attention, size_t* out);
+/* Cuts a step's work by its lengths and window, once for all layers of the same shape. Deterministic. */
+TERSEKV_API tersekv_status tersekv_cuda_plan(const tersekv_cuda_attention* attention, uint64_t stream);
+/* After tersekv_cuda_plan on the same workspace and lengths. The same lengths give the same bits. */
+TERSEKV_API tersekv_status tersekv_cuda_attend(const tersekv_cuda_attention* attention, uint64_t stream);
+
+/* The kernel that attends this shape on the current device and why, as text of at most `size` bytes; else a status
+   whose message says why none does. */
+TERSEKV_API tersekv_status tersekv_cuda_describe(const tersekv_cuda_format* format, int32_t heads, int32_t kv_heads,
+                                                 int32_t q_len, char* out, size_t size);
+/* Attention kernels of this build, "k4v4-128 k3v3-128 ...", by widths and head_dim; "" without CUDA. */
+TERSEKV_API const char* tersekv_cuda_kernels(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TERSEKV_CUDA_API_H_ */

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "src/api/c_status.h"
+#include "src/cuda/params.h"
+#include "tersekv/cuda_api.h"
+
+namespace {
+
+using tersekv::InvalidArgument;
+using tersekv::Status;
+using tersekv::c::CheckSize;
+using tersekv::c::Null;
+using tersekv::c::Report;
+namespace cuda = tersekv::cuda;
+
+static_assert(static_cast<int>(cuda::Type::kF32) == TERSEKV_F32 && static_cast<int>(cuda::Type::kF16) == TERSEKV_F16 &&
+              static_cast<int>(cuda::Type::kBF16) == TERSEKV_BF16);
+static_assert(static_cast<int>(tersekv::NormMode::kNone) == TERSEKV_NORM_NONE &&
+              static_cast<int>(tersekv::NormMode::kMatch) == TERSEKV_NORM_MATCH &&
+              static_cast<int>(tersekv::NormMode::kLs) == TERSEKV_NORM_LS &&
+              static_cast<int>(tersekv::NormMode::kUnbiased) == TERSEKV_NORM_UNBIASED);
+
+tersekv_status CheckFormat(const tersekv_cuda_format* format) {
+  if (format == nullptr) return Null("format");
+  if (auto s = CheckSize("tersekv_cuda_format", format->struct_size, sizeof *format); s != TERSEKV_OK) return s;
+  for (const int32_t norm : {format->k_norm, format->v_norm}) {
+    if (norm < TERSEKV_NORM_NONE || norm > TERSEKV_NORM_UNBIASED) {
+      return Report(InvalidArgument(fmt::format("norm {}: 0 (none) to 3 (unbiased) are known", norm)));
+    }
+  }
+  if (format->raw_dtype != TERSEKV_F16 && format->raw_dtype != TERSEKV_BF16) {
+    return Report(InvalidArgument(fmt::format("raw_dtype {}: raw pages hold f16 (1) or bf16 (2)", format->raw_dtype)));
+  }
+  return TERSEKV_OK;
+}
+
+cuda::Pool PoolOf(const tersekv_cuda_format& format, int32_t kv_heads) {
+  cuda::Pool pool;
+  pool.block = {format.k_bits, format.v_bits, format.head_dim};
+  pool.bf16 = format.raw_dtype == TERSEKV_BF16;
+  pool.kv_heads = kv_heads;
+  pool.page_tokens = format.page_tokens;
+  pool.seed = format.seed;
+  return pool;
+}
+
+tersekv_status ToPool(const tersekv_cuda_pool* from, cuda::Pool* pool) {
+  if (from == nullptr) return Null("pool");
+  if (auto s = CheckSize("tersekv_cuda_pool", from->struct_size, sizeof *from); s != TERSEKV_OK) return s;
+  if (auto s = CheckFormat(from->format); s != TERSEKV_OK) return s;
+  *pool = PoolOf(*from->format, from->kv_heads);
+  pool->data = static_cast<uint8_t*>(from->pages);
+  pool->layer = from->layer;
+  pool->k = {from->k_mean, from->k_scale, from->k_inv_scale};
+  pool->v = {from->v_mean, from->v_scale, from->v_inv_scale};
+  return TERSEKV_OK;
+}
+
+tersekv_status ToRows(const char* name, const tersekv_cuda_rows& from, cuda::Rows* rows) {
+  if (from.dtype < TERSEKV_F32 || from.dtype > TERSEKV_BF16) {
+    return Report(
+        InvalidArgument(fmt::format("{}.dtype is {}: 0 (f32), 1 (f16) and 2 (bf16) are known", name, from.dtype)));
+  }
+  const int64_t bytes = from.dtype == TERSEKV_F32 ? 4 : 2;
+  for (const int64_t stride : {from.batch_stride, from.token_stride, from.head_stride}) {
+    if (stride % 16 != 0) {
+      return Report(InvalidArgument(fmt::format("{}: a stride of {} bytes is no multiple of 16", name, stride)));
+    }
+  }
+  *rows = {from.data, static_cast<cuda::Type>(from.dtype), from.batch_stride / bytes, from.token_stride / bytes,
+           from.head_stride / bytes};
+  return TERSEKV_OK;
+}
+
+// AppendParams and DecompressParams have these members.
+template <class Params>
+tersekv_status ToTokens(const tersekv_cuda_tokens* from, Params* to) {
+  if (from == nullptr) return Null("tokens");
+  if (auto s = CheckSize("tersekv_cuda_tokens", from->struct_size, sizeof *from); s != TERSEKV_OK) return s;
+  if (auto s = ToPool(from->pool, &to->pool); s != TERSEKV_OK) return s;
+  if (auto s = ToRows("k", from->k, &to->k); s != TERSEKV_OK) return s;
+  if (auto s = ToRows("v", from->v, &to->v); s != TERSEKV_OK) return s;
+  to->slots = from->slots;
+  to->tokens = from->tokens;
+  return TERSEKV_OK;
+}
+
+tersekv_status ToAttention(const tersekv_cuda_attention* from, cuda::AttendParams* to) {
+  if (from == nullptr) return Null("attention");
+  if (auto s = CheckSize("tersekv_cuda_attention", from->struct_size, sizeof *from); s != TERSEKV_OK) return s;
+  if (auto s = ToPool(from->pool, &to->pool); s != TERSEKV_OK) return s;
+  if (auto s = ToRows("q", from->q, &to->q); s != TERSEKV_OK) return s;
+  if (auto s = ToRows("out", from->out, &to->out); s != TERSEKV_OK) return s;
+  to->lse = from->lse;
+  to->lengths = from->lengths;
+  to->block_table = from->block_table;
+  to->table_stride = from->table_stride;
+  to->batch = from->batch;
+  to->heads = from->heads;
+  to->q_len = from->q_len;
+  to->scale = from->scale;
+  to->window = from->window;
+  to->softcap = from->softcap;
+  to->alibi_slopes = from->alibi_slopes;
+  to->sinks = from->sinks;
+  to->rotate_out = from->transformed_out == 0;
+  to->workspace = from->workspace;
+  return TERSEKV_OK;
+}
+
+void* Stream(uint64_t stream) { return reinterpret_cast<void*>(static_cast<uintptr_t>(stream)); }
+
+}  // namespace
+
+extern "C" {
+
+size_t tersekv_cuda_page_bytes(const tersekv_cuda_format* format, int32_t kv_heads) {
+  if (CheckFormat(format) != TERSEKV_OK || kv_heads <= 0) return 0;
+  const cuda::Pool pool = PoolOf(*format, kv_heads);
+  return cuda::CheckFormat(pool).ok() ? pool.page_bytes() : 0;
+}
+
+tersekv_status tersekv_cuda_append(const tersekv_cuda_tokens* tokens, uint64_t stream) {
+  cuda::AppendParams p;
+  if (auto s = ToTokens(tokens, &p); s != TERSEKV_OK) return s;
+  p.k_norm = static_cast<tersekv::NormMode>(tokens->pool->format->k_norm);
+  p.v_norm = static_cast<tersekv::NormMode>(tokens->pool->format->v_norm);
+  p.not_finite = tokens->not_finite;
+  return Report(cuda::Append(p, Stream(stream)));
+}
+
+tersekv_status tersekv_cuda_decompress(const tersekv_cuda_tokens* tokens, uint64_t stream) {
+  cuda::DecompressParams p;
+  if (auto s = ToTokens(tokens, &p); s != TERSEKV_OK) return s;
+  return Report(cuda::Decompress(p, Stream(stream)));
+}
+
+tersekv_status tersekv_cuda_workspace_bytes(const tersekv_cuda_attention* attention, size_t* out) {
+  if (out == nullptr) return Null("out");
+  cuda::AttendParams p;
+  if (auto s = ToAttention(attention, &p); s != TERSEKV_OK) return s;
+  return Report(cuda::WorkspaceBytes(p, out));
+}
+
+tersekv_status tersekv_cuda_plan(const tersekv_cuda_attention* attention, uint64_t stream) {
+  cuda::AttendParams p;
+  if (auto s = ToAttention(attention, &p); s != TERSEKV_OK) return s;
+  return Report(cuda::PlanAttend(p, Stream(stream)));
+}
+
+tersekv_status tersekv_cuda_attend(const tersekv_cuda_attention* attention, uint64_t stream) {
+  cuda::AttendParams p;
+  if (auto s = ToAttention(attention, &p); s != TERSEKV_OK) return s;
+  return Report(cuda::Attend(p, Stream(stream)));
+}
+
+tersekv_status tersekv_cuda_describe(const tersekv_cuda_format* format, int32_t heads, int32_t kv_heads, int32_t q_len,
+                                     char* out, size_t size) {
+  if (auto s = CheckFormat(format); s != TERSEKV_OK) return s;
+  if (out == nullptr || size == 0) return Null("out");
+  cuda::AttendParams p;
+  p.pool = PoolOf(*format, kv_heads);
+  p.batch = 1;
+  p.heads = heads;
+  p.q_len = q_len;
+  std::string text;
+  if (const Status status = cuda::Describe(p, &text); !status.ok()) return Report(status);
+  const size_t n = std::min(text.size(), size - 1);
+  std::memcpy(out, text.data(), n);
+  out[n] = '\0';
+  return TERSEKV_OK;
+}
+
+const char* tersekv_cuda_kernels(void) { return cuda::KernelList(); }
+
+}  // extern "C"

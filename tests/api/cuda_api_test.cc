@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA part of the C ABI where there is no GPU: formats, sizes, and what is refused. tests/cuda/gpu/abi_check.cc
+// launches through it.
+#include "tersekv/cuda_api.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+extern "C" int tersekv_c11_cuda(void);
+
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(CudaApi, CallsFromC11) { EXPECT_EQ(tersekv_c11_cuda(), 0) << "line of cuda_api_c11.c: " << tersekv_last_error(); }
+
+std::string Refusal(const char* spec, int head_dim) {
+  tersekv_cuda_format format = {};
+  EXPECT_NE(tersekv_cuda_format_of(spec, head_dim, &format), TERSEKV_OK) << spec;
+  EXPECT_EQ(format.struct_size, 0u) << "a refusal writes nothing";
+  return tersekv_last_error();
+}
+
+TEST(CudaApi, FormatsComeFromSpecs) {
+  tersekv_cuda_format format = {};
+  ASSERT_EQ(tersekv_cuda_format_of("k8v2+sink=0+win=0+page=128+seed=7+norm=match", 64, &format), TERSEKV_OK)
+      << tersekv_last_error();
+  EXPECT_EQ(format.struct_size, sizeof format);
+  EXPECT_EQ(format.k_bits, 8);
+  EXPECT_EQ(format.v_bits, 2);
+  EXPECT_EQ(format.page_tokens, 128);
+  EXPECT_EQ(format.seed, 7u);
+  EXPECT_EQ(format.k_norm, TERSEKV_NORM_MATCH);
+  EXPECT_EQ(tersekv_cuda_page_bytes(&format, 1), 128u * (64 + 16 + 4));
+  ASSERT_EQ(tersekv_cuda_format_of("f16", 256, &format), TERSEKV_OK);
+  EXPECT_EQ(format.k_bits, 16);
+  EXPECT_EQ(format.raw_dtype, TERSEKV_F16);
+  EXPECT_EQ(tersekv_cuda_page_bytes(&format, 2), 64u * 2 * 256 * 4);
+}
+
+TEST(CudaApi, RefusesByName) {
+  EXPECT_THAT(Refusal("k4v4", 128), HasSubstr("k4v4+sink=0+win=0"));  // the remedy
+  EXPECT_THAT(Refusal("k4v4+sink=0+win=0", 80), HasSubstr("head_dim 80"));
+  EXPECT_THAT(Refusal("k7v4+sink=0+win=0", 128), HasSubstr("7 and 4 bits"));
+  EXPECT_THAT(Refusal("kivi-k4v4", 128), HasSubstr("Lloyd-Max"));
+  EXPECT_THAT(Refusal("fp8", 128), HasSubstr("Lloyd-Max"));
+  EXPECT_THAT(Refusal("k4v4+rot=haar+sink=0+win=0", 128), HasSubstr("rot="));
+  EXPECT_THAT(Refusal("k4v4+mean=page+sink=0+win=0", 128), HasSubstr("mean"));
+  EXPECT_THAT(Refusal("nonsense", 128), HasSubstr("nonsense"));
+  EXPECT_EQ(tersekv_cuda_format_of(nullptr, 128, nullptr), TERSEKV_INVALID_ARGUMENT);
+}
+
+TEST(CudaApi, ChecksWhatItIsGiven) {
+  tersekv_cuda_format format = {};
+  EXPECT_EQ(tersekv_cuda_page_bytes(&format, 8), 0u) << "no size";
+  EXPECT_EQ(tersekv_cuda_page_bytes(nullptr, 8), 0u);
+  ASSERT_EQ(tersekv_cuda_format_of("k4v4+sink=0+win=0", 128, &format), TERSEKV_OK);
+  EXPECT_EQ(tersekv_cuda_page_bytes(&format, 0), 0u);
+  const auto refused = [&](auto change, const char* text) {
+    tersekv_cuda_format own = format;
+    tersekv_cuda_pool pool = {};
+    pool.struct_size = sizeof pool;
+    pool.format = &own;
+    pool.kv_heads = 8;
+    tersekv_cuda_attention attention = {};
+    attention.struct_size = sizeof attention;
+    attention.pool = &pool;
+    change(&attention, &pool, &own);
+    size_t bytes = 0;
+    EXPECT_EQ(tersekv_cuda_workspace_bytes(&attention, &bytes), TERSEKV_INVALID_ARGUMENT) << text;
+    EXPECT_THAT(tersekv_last_error(), HasSubstr(text));
+  };
+  refused([](auto* a, auto*, auto*) { a->struct_size = 8; }, "tersekv_cuda_attention.struct_size is 8");
+  refused([](auto*, auto* p, auto*) { p->struct_size = 1; }, "tersekv_cuda_pool.struct_size is 1");
+  refused([](auto*, auto*, auto* f) { f->struct_size = 2; }, "tersekv_cuda_format.struct_size is 2");
+  refused([](auto* a, auto*, auto*) { a->pool = nullptr; }, "pool is NULL");
+  refused([](auto*, auto* p, auto*) { p->format = nullptr; }, "format is NULL");
+  refused([](auto*, auto*, auto* f) { f->k_norm = 4; }, "norm 4");
+  refused([](auto*, auto*, auto* f) { f->raw_dtype = 0; }, "raw_dtype 0");
+  refused([](auto* a, auto*, auto*) { a->q.dtype = 3; }, "q.dtype is 3");
+  refused([](auto* a, auto*, auto*) { a->out.head_stride = 24; }, "24 bytes");
+  EXPECT_EQ(tersekv_cuda_workspace_bytes(nullptr, nullptr), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_EQ(tersekv_cuda_append(nullptr, 0), TERSEKV_INVALID_ARGUMENT);
+}
+
+TEST(CudaApi, DescribesOrSaysWhyNot) {
+  tersekv_cuda_format format = {};
+  ASSERT_EQ(tersekv_cuda_format_of("k4v4+sink=0+win=0", 128, &format), TERSEKV_OK);
+  char text[16];
+  const tersekv_status status = tersekv_cuda_describe(&format, 32, 8, 1, text, sizeof text);
+  if (*tersekv_cuda_kernels() == '\0') {
+    EXPECT_EQ(status, TERSEKV_UNSUPPORTED);
+    EXPECT_THAT(tersekv_last_error(), HasSubstr("TERSEKV_CUDA"));
+  }
+  EXPECT_EQ(tersekv_cuda_describe(&format, 32, 8, 1, nullptr, 0), TERSEKV_INVALID_ARGUMENT);
+}
+
+}  // namespace
