@@ -49,14 +49,31 @@ struct LayerStats {
   std::vector<float> k_mean, k_scale, v_mean, v_scale;  // scales > 0; a row is (x - mean) / scale before it is rotated
 };
 
+// What the queries of a step see of the history (docs/architecture.md, "What a query sees").
+enum class Prefill : uint8_t {
+  kDecode = 0,  // what a step of one token at their position would see
+  kRaw = 1,     // a sequence's step of several tokens sees these raw, and packed what was packed before the step
+};
+
+// Pages, their budget and scratch, for caches that share them: a host that steps layer by layer keeps one cache a
+// layer. Sharing caches never run steps at the same time, and all of them are for one thread together.
+class CacheMemory;
+// byte_budget: limit of bytes_reserved of all of them; 0 = none.
+std::shared_ptr<CacheMemory> MakeCacheMemory(size_t byte_budget);
+// Gives back scratch, which otherwise stays as large as the largest step. Not while a step runs.
+void ReleaseScratch(CacheMemory* memory);
+
 struct CacheConfig {
   KvSpec spec;
   std::vector<LayerShape> layers;      // by KV-layer ordinal
   std::vector<LayerBits> layer_bits;   // by layer, or empty: as the spec says
   std::vector<LayerStats> statistics;  // by layer, or empty: as the spec says
-  size_t byte_budget = 0;              // limit of bytes_reserved without scratch; 0 = none
+  size_t byte_budget = 0;              // limit of bytes_reserved without scratch; 0 = none, or that of `memory`
   int max_workers = 1;                 // largest `workers` that will be passed
   Arithmetic arithmetic = Arithmetic::kInt16;
+  Prefill prefill = Prefill::kDecode;
+  int first_layer = 0;                  // KV-layer ordinal of layers[0] in the model: picks the sign streams
+  std::shared_ptr<CacheMemory> memory;  // null: memory of its own
 };
 
 struct StepToken {
@@ -74,7 +91,7 @@ struct CacheUsage {
   size_t tables = 0;      // page tables and positions
   size_t bytes_used = 0;  // sum of the four
   // Taken from the system: bytes_used, idle pages and the rests of slabs. Without a budget pages come from slabs of
-  // 2 MiB, which stay until the cache goes.
+  // 2 MiB, which stay until the cache goes. Of all caches that share memory, as is scratch.
   size_t bytes_reserved = 0;
   size_t scratch = 0;    // of the running step: not history, reused by every step
   size_t bytes_f16 = 0;  // what the same tokens take as f16 rows
@@ -113,6 +130,14 @@ class KvCache {
   virtual Status Truncate(int32_t seq, int64_t tokens) = 0;  // keeps the first `tokens`
   virtual Status Fork(int32_t from, int32_t to) = 0;         // copy on write; `to` must be empty
   virtual void Remove(int32_t seq) = 0;
+
+  // Positions of its tokens, in order. Valid until the sequence changes.
+  virtual std::span<const int32_t> Positions(int32_t seq) const = 0;
+  // Tokens [first, first + n) as attention reads them, decoded and in the original space. Row t is [kv_heads *
+  // head_dim] fp32 at `rows + t * row_stride` bytes. kInvalidArgument names the tokens that are not there. One row at a
+  // time: for fallbacks and tests, attention reads packed bytes.
+  virtual Status ReadRows(int32_t seq, int layer, Kv side, int64_t first, int64_t n, float* rows,
+                          ptrdiff_t row_stride) const = 0;
 
   // How many more tokens one sequence can take within the budget (INT64_MAX without one).
   virtual int64_t TokensThatFit(int32_t seq) const = 0;

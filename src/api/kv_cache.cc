@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
+#include <map>
 
 #include "src/api/shapes.h"
 #include "src/base/check.h"
@@ -15,26 +17,53 @@
 namespace tersekv {
 namespace {
 
+// Attention scratch by shape and worker; caches that share memory share it.
+class CpuCacheMemory : public CacheMemory {
+ public:
+  using CacheMemory::CacheMemory;
+  std::vector<AttendScratch>& Of(const LayerShape& shape, int max_workers) {
+    std::vector<AttendScratch>& scratch = attend_[{shape.heads, shape.kv_heads, shape.head_dim_k, shape.head_dim_v}];
+    if (scratch.size() < static_cast<size_t>(max_workers)) scratch.resize(static_cast<size_t>(max_workers));
+    return scratch;
+  }
+  size_t AttendBytes() const override {
+    size_t bytes = 0;
+    for (const auto& [shape, of_shape] : attend_) {
+      for (const AttendScratch& scratch : of_shape) bytes += scratch.bytes();
+    }
+    return bytes;
+  }
+  void ReleaseAttend() override { attend_.clear(); }
+
+ private:
+  std::map<std::array<int, 4>, std::vector<AttendScratch>> attend_;
+};
+
+CacheConfig WithMemory(CacheConfig config) {
+  if (!config.memory) config.memory = MakeCacheMemory(config.byte_budget);
+  return config;
+}
+
 class CpuKvCache : public KvCache {
  public:
-  explicit CpuKvCache(const CacheConfig& config) : history_(config, MakeSimdEncoder()) {
+  explicit CpuKvCache(const CacheConfig& config) : memory_(config.memory), history_(config, MakeSimdEncoder()) {
     for (const LayerShape& shape : config.layers) {
       size_t s = 0;
       while (s < shapes_.size() && !(shapes_[s] == shape)) ++s;
       if (s == shapes_.size()) shapes_.push_back(shape);
       shape_of_.push_back(s);
     }
-    scratch_.resize(shapes_.size());
-    for (auto& workers : scratch_) workers.resize(static_cast<size_t>(config.max_workers));
   }
 
   Status BeginStep(std::span<const StepToken> tokens) override {
     TERSEKV_RETURN_IF_ERROR(history_.BeginStep(tokens));
     plans_.clear();
+    scratch_.resize(shapes_.size());
     for (size_t s = 0; s < shapes_.size(); ++s) {
       plans_.push_back(std::make_unique<AttendPlan>(history_.step(), shapes_[s].heads, shapes_[s], config().spec.sink,
                                                     config().max_workers));
-      for (AttendScratch& scratch : scratch_[s]) scratch.Reserve(*plans_[s], shapes_[s], config().spec.page);
+      scratch_[s] = &Memory().Of(shapes_[s], config().max_workers);
+      for (AttendScratch& scratch : *scratch_[s]) scratch.Reserve(*plans_[s], shapes_[s], config().spec.page);
     }
     return {};
   }
@@ -49,11 +78,17 @@ class CpuKvCache : public KvCache {
     TERSEKV_CHECK(!history_.step().empty());
     TERSEKV_CHECK(queries.heads == shapes_[s].heads && worker < config().max_workers);
     const AttendCall call{&history_, plans_[s].get(), layer, params, queries};
-    AttendOnCpu(call, &scratch_[s][static_cast<size_t>(worker)], worker, workers);
+    AttendOnCpu(call, &(*scratch_[s])[static_cast<size_t>(worker)], worker, workers);
   }
 
-  Status EndStep() override { return history_.EndStep(); }
-  void AbortStep() override { history_.AbortStep(); }
+  Status EndStep() override {
+    plans_.clear();
+    return history_.EndStep();
+  }
+  void AbortStep() override {
+    plans_.clear();
+    history_.AbortStep();
+  }
 
   int64_t Length(int32_t seq) const override {
     const Sequence* sequence = history_.Find(seq);
@@ -75,24 +110,33 @@ class CpuKvCache : public KvCache {
     TERSEKV_CHECK(history_.step().empty());
     history_.Remove(seq);
   }
+  std::span<const int32_t> Positions(int32_t seq) const override {
+    const Sequence* sequence = history_.Find(seq);
+    return sequence != nullptr ? std::span<const int32_t>(sequence->positions) : std::span<const int32_t>();
+  }
+  Status ReadRows(int32_t seq, int layer, Kv side, int64_t first, int64_t n, float* rows,
+                  ptrdiff_t row_stride) const override {
+    TERSEKV_CHECK(history_.step().empty());
+    return history_.ReadRows(seq, layer, side, first, n, rows, row_stride);
+  }
   int64_t TokensThatFit(int32_t seq) const override { return history_.TokensThatFit(seq); }
 
   CacheUsage Usage() const override {
     CacheUsage usage = history_.Usage();
-    for (const auto& workers : scratch_) {
-      for (const AttendScratch& scratch : workers) usage.scratch += scratch.bytes();
-    }
     for (const auto& plan : plans_) usage.scratch += plan->state_bytes();
     return usage;
   }
   const CacheConfig& config() const override { return history_.config(); }
 
  private:
+  CpuCacheMemory& Memory() const { return static_cast<CpuCacheMemory&>(*memory_); }
+
+  std::shared_ptr<CacheMemory> memory_;
   History history_;
-  std::vector<LayerShape> shapes_;                   // distinct ones
-  std::vector<size_t> shape_of_;                     // by layer
-  std::vector<std::unique_ptr<AttendPlan>> plans_;   // by shape, of the running step
-  std::vector<std::vector<AttendScratch>> scratch_;  // by shape, worker
+  std::vector<LayerShape> shapes_;                    // distinct ones
+  std::vector<size_t> shape_of_;                      // by layer
+  std::vector<std::unique_ptr<AttendPlan>> plans_;    // by shape, of the running step
+  std::vector<std::vector<AttendScratch>*> scratch_;  // by shape: of each worker, of the running step
 };
 
 Status CheckLayerBits(const CacheConfig& config) {
@@ -197,12 +241,25 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheConfig& config) {
   }
   TERSEKV_RETURN_IF_ERROR(CheckLayerBits(config));
   TERSEKV_RETURN_IF_ERROR(CheckStatistics(config));
-  if (const size_t bytes = History::GivenStatisticsBytes(config);
-      config.byte_budget != 0 && bytes > config.byte_budget) {
-    return OutOfBudget(fmt::format("the KV budget of {} bytes is less than the {} bytes of the profile's statistics",
-                                   config.byte_budget, bytes));
+  if (config.memory && config.byte_budget != 0 && config.byte_budget != config.memory->pool.budget()) {
+    return InvalidArgument(fmt::format("byte_budget is {}, that of the shared memory is {}: leave it 0",
+                                       config.byte_budget, config.memory->pool.budget()));
   }
-  return std::unique_ptr<KvCache>(std::make_unique<CpuKvCache>(config));
+  if (config.first_layer < 0) {
+    return InvalidArgument(fmt::format("first_layer is {}: the least is 0", config.first_layer));
+  }
+  const CacheConfig whole = WithMemory(config);
+  if (const size_t bytes = History::GivenStatisticsBytes(config); bytes > whole.memory->pool.available()) {
+    return OutOfBudget(fmt::format("the KV budget of {} bytes is less than the {} bytes of the profile's statistics",
+                                   whole.memory->pool.budget(), bytes));
+  }
+  return std::unique_ptr<KvCache>(std::make_unique<CpuKvCache>(whole));
 }
+
+std::shared_ptr<CacheMemory> MakeCacheMemory(size_t byte_budget) {
+  return std::make_shared<CpuCacheMemory>(byte_budget);
+}
+
+void ReleaseScratch(CacheMemory* memory) { memory->ReleaseScratch(); }
 
 }  // namespace tersekv

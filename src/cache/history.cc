@@ -32,7 +32,7 @@ std::shared_ptr<const Statistics> GivenStatistics(const CacheConfig& config) {
 }  // namespace
 
 History::History(CacheConfig config, std::unique_ptr<const Encoder> encoder)
-    : config_(std::move(config)), encoder_(std::move(encoder)), pool_(config_.byte_budget) {
+    : config_(std::move(config)), encoder_(std::move(encoder)), memory_(config_.memory), pool_(memory_->pool) {
   int largest = 0;
   size_t encode_floats = 0;
   whole_pages_ = PacksWholePages(config_);
@@ -59,25 +59,40 @@ History::History(CacheConfig config, std::unique_ptr<const Encoder> encoder)
       const RotationKind kind = config_.spec.raw() ? RotationKind::kNone : RotationKindOf(config_.spec.rotation);
       if (kind == RotationKind::kHaar && !haar.contains(d)) haar[d] = HaarMatrix(config_.spec.seed, d);
       for (int h = 0; h < shape.kv_heads; ++h) {
-        sides[static_cast<size_t>(side)].emplace_back(kind, config_.spec.seed, static_cast<int>(l), h, side == Kv::kV,
-                                                      d, kind == RotationKind::kHaar ? haar[d] : nullptr);
+        sides[static_cast<size_t>(side)].emplace_back(kind, config_.spec.seed,
+                                                      config_.first_layer + static_cast<int>(l), h, side == Kv::kV, d,
+                                                      kind == RotationKind::kHaar ? haar[d] : nullptr);
       }
     }
   }
-  step_scratch_.resize(config_.layers.size());
   for (const LayerShape& shape : config_.layers) {
     written_at_.push_back(written_.size());
     written_.resize(written_.size() + 2 * static_cast<size_t>(shape.kv_heads));
   }
-  workers_.resize(static_cast<size_t>(config_.max_workers));
-  if (config_.spec.raw()) return;
-  for (WorkerScratch& scratch : workers_) {
+  if (!config_.spec.raw()) {
     const size_t rows = static_cast<size_t>(std::max(config_.spec.page, kStatsTokens));
-    scratch.rows.resize(rows * static_cast<size_t>(largest));
-    scratch.encode.resize(std::max(encoder_->ScratchFloats(largest), encode_floats));
-    scratch.page_mean.resize(static_cast<size_t>(largest));
-    scratch.codes.resize(rows * static_cast<size_t>(largest));
-    scratch.scales.resize(rows);
+    needed_ = {rows * static_cast<size_t>(largest), std::max(encoder_->ScratchFloats(largest), encode_floats),
+               rows * static_cast<size_t>(largest), rows, static_cast<size_t>(largest)};
+  }
+  ReserveScratch(0);
+}
+
+History::~History() {
+  for (auto& [id, sequence] : sequences_) pool_.Refund(sequence.charged);
+  if (given_stats_) pool_.Refund(given_stats_->bytes());
+}
+
+// Scratch for a step of so many rows.
+void History::ReserveScratch(size_t rows) {
+  std::vector<EncodeScratch>& workers = memory_->workers;
+  if (workers.size() < static_cast<size_t>(config_.max_workers))
+    workers.resize(static_cast<size_t>(config_.max_workers));
+  for (EncodeScratch& scratch : workers) scratch.Reserve(needed_);
+  if (memory_->step.size() < config_.layers.size()) memory_->step.resize(config_.layers.size());
+  for (size_t l = 0; !config_.spec.raw() && l < config_.layers.size(); ++l) {
+    for (const Kv side : {Kv::kK, Kv::kV}) {
+      memory_->step[l][static_cast<size_t>(side)].Reserve(RoundUp(rows, 16) * RowWidth(config_.layers[l], side));
+    }
   }
 }
 
@@ -121,7 +136,7 @@ RawRows History::RawRowsOf(int layer, Kv side, const StepSequence& part) const {
   raw.width = RowWidth(config_.layers[l], side);
   raw.sinks = stored.sinks[s].get();
   raw.ring = stored.ring[s].get();
-  raw.step = step_scratch_[l][static_cast<size_t>(s)].get() + part.first_slot * raw.width;
+  raw.step = memory_->step[l][static_cast<size_t>(s)].values.get() + part.first_slot * raw.width;
   raw.step_begin = part.begin;
   raw.sink_count = config_.spec.sink;
   raw.ring_capacity = part.sequence->ring_capacity;
@@ -191,7 +206,7 @@ Status History::Fork(int32_t from, int32_t to) {
     return OutOfBudget(
         fmt::format("forking sequence {} takes {} bytes for its raw rows and tables, {} are free of the "
                     "budget of {}",
-                    from, bytes, pool_.available(), config_.byte_budget));
+                    from, bytes, pool_.available(), pool_.budget()));
   }
   Sequence copy = CloneSequence(config_, *source);
   copy.charged = bytes;
@@ -204,6 +219,20 @@ void History::Remove(int32_t id) {
   if (it == sequences_.end()) return;
   pool_.Refund(it->second.charged);
   sequences_.erase(it);
+}
+
+// Of the pages of all sequences; a shared one counts once.
+size_t History::PageBytes() const {
+  std::set<const uint8_t*> counted;
+  size_t bytes = 0;
+  for (const auto& [id, sequence] : sequences_) {
+    for (size_t l = 0; l < sequence.layers.size(); ++l) {
+      for (const PageRef& page : sequence.layers[l].pages) {
+        if (!page.shared() || counted.insert(page.data()).second) bytes += layouts_[l].page_bytes;
+      }
+    }
+  }
+  return bytes;
 }
 
 CacheUsage History::Usage() const {
@@ -221,19 +250,14 @@ CacheUsage History::Usage() const {
     usage.tokens += sequence.length();
     usage.tokens_packed += std::max<int64_t>(sequence.packed_end - config_.spec.sink, 0);
   }
-  usage.pages = pool_.page_bytes_used();
+  usage.pages = PageBytes();
   usage.bytes_used = usage.pages + usage.raw_rows + usage.stats + usage.tables;
   usage.bytes_reserved = pool_.bytes_reserved();
-  for (size_t l = 0; l < config_.layers.size(); ++l) {
-    for (const Kv side : {Kv::kK, Kv::kV}) {
-      if (step_scratch_[l][static_cast<size_t>(side)])
-        usage.scratch += 2 * step_rows_ * RowWidth(config_.layers[l], side);
-    }
+  for (const auto& sides : memory_->step) {
+    for (const StepRows& rows : sides) usage.scratch += rows.capacity * sizeof(uint16_t);
   }
-  for (const WorkerScratch& w : workers_) {
-    usage.scratch += sizeof(float) * (w.rows.capacity() + w.encode.capacity() + w.page_mean.capacity()) +
-                     w.codes.capacity() + sizeof(uint16_t) * w.scales.capacity();
-  }
+  for (const EncodeScratch& worker : memory_->workers) usage.scratch += worker.bytes();
+  usage.scratch += memory_->AttendBytes();
   usage.bytes_f16 = f16_token * static_cast<size_t>(usage.tokens);
   values = usage.bytes_f16 / 2;
   usage.bits_effective = values == 0 ? 0.0 : static_cast<double>(usage.bytes_used) * 8.0 / static_cast<double>(values);

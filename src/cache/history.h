@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "src/cache/encoder.h"
+#include "src/cache/memory.h"
 #include "src/cache/page_pool.h"
 #include "src/cache/sequence.h"
 #include "src/codec/page_layout.h"
@@ -56,7 +57,10 @@ struct LayerView {
 class History {
  public:
   // The budget takes GivenStatisticsBytes(config) at least.
-  History(CacheConfig config, std::unique_ptr<const Encoder> encoder);
+  History(CacheConfig config, std::unique_ptr<const Encoder> encoder);  // config.memory is not null
+  ~History();
+  History(const History&) = delete;
+  History& operator=(const History&) = delete;
   static size_t GivenStatisticsBytes(const CacheConfig& config);  // what an empty cache holds
 
   Status BeginStep(std::span<const StepToken> tokens);
@@ -69,6 +73,7 @@ class History {
   void Remove(int32_t id);
 
   const Sequence* Find(int32_t id) const;
+  Status ReadRows(int32_t id, int layer, Kv side, int64_t first, int64_t n, float* rows, ptrdiff_t row_stride) const;
   int64_t TokensThatFit(int32_t id) const;
   CacheUsage Usage() const;
 
@@ -82,13 +87,6 @@ class History {
   HeadCodec CodecOf(int layer, Kv side, int kv_head, const Statistics* stats) const;
 
  private:
-  struct WorkerScratch {
-    std::vector<float> rows, encode;  // a page of rows; what the encoder asks for
-    std::vector<uint8_t> codes;
-    std::vector<uint16_t> scales;
-    std::vector<float> page_mean;  // [head_dim]
-  };
-
   // Sequences measure their own statistics.
   bool NeedsStatistics() const { return measures_; }
   // Tokens [sink, Reach(end)) are packed once `end` tokens are there, as far as statistics allow it.
@@ -107,22 +105,25 @@ class History {
   size_t StatisticsBytes() const;
   size_t RawGrowth(const Sequence* sequence, int64_t end) const;
   bool Recharge(Sequence* sequence);
+  void ReserveScratch(size_t rows);
+  size_t PageBytes() const;
   size_t BytesToAppend(const Sequence* sequence, int64_t tokens) const;
   void Commit(StepSequence* part);
   RawRows RawRowsOf(int layer, Kv side, const StepSequence& part) const;
   void StoreStepRows(int layer, Kv side, int head, const float* rows, ptrdiff_t stride, const StepSequence& part);
   void StoreRawPages(int layer, Kv side, int head, const float* rows, ptrdiff_t stride, const StepSequence& part);
-  void Measure(int layer, Kv side, int head, const StepSequence& part, WorkerScratch* scratch);
-  void Pack(int layer, Kv side, int head, const StepSequence& part, WorkerScratch* scratch);
+  void Measure(int layer, Kv side, int head, const StepSequence& part, EncodeScratch* scratch);
+  void Pack(int layer, Kv side, int head, const StepSequence& part, EncodeScratch* scratch);
   bool PackRows(const SideLayout& side, const HeadCodec& codec, size_t n, uint8_t* unit, int64_t slot,
-                WorkerScratch* scratch) const;
+                EncodeScratch* scratch) const;
   void GatherRows(const RawRows& raw, int head, int d, int64_t begin, int64_t end, float* out) const;
   void Fail(int layer, Kv side, int head, size_t row);
   Status FailureStatus() const;
 
   CacheConfig config_;
   std::unique_ptr<const Encoder> encoder_;
-  PagePool pool_;
+  std::shared_ptr<CacheMemory> memory_;
+  PagePool& pool_;                                                 // of memory_
   std::vector<PageLayout> layouts_;                                // by layer
   std::vector<int> size_classes_;                                  // by layer
   std::vector<std::array<std::vector<RotationOp>, 2>> rotations_;  // by layer, side, head
@@ -132,9 +133,7 @@ class History {
   std::shared_ptr<const Statistics> given_stats_;                  // of a profile
   std::map<int32_t, Sequence> sequences_;
   std::vector<StepSequence> step_;
-  size_t step_rows_ = 0;                                             // rows the scratch has
-  std::vector<std::array<AlignedArray<uint16_t>, 2>> step_scratch_;  // by layer, side: [step_rows_, width] f16
-  std::vector<WorkerScratch> workers_;
+  EncodeScratch::Sizes needed_;       // of each worker
   std::vector<uint8_t> written_;      // by layer, side, head: rows of this step are there
   std::vector<size_t> written_at_;    // by layer: its first entry in written_
   std::atomic<int64_t> failure_{-1};  // first row that is not finite, see Fail

@@ -139,7 +139,7 @@ size_t History::BytesToAppend(const Sequence* sequence, int64_t tokens) const {
 }
 
 int64_t History::TokensThatFit(int32_t id) const {
-  if (config_.byte_budget == 0) return std::numeric_limits<int64_t>::max();
+  if (pool_.budget() == 0) return std::numeric_limits<int64_t>::max();
   const Sequence* sequence = Find(id);
   int64_t fits = 0, fails = int64_t{1} << 40;
   while (fails - fits > 1) {
@@ -201,7 +201,7 @@ Status History::BeginStep(std::span<const StepToken> tokens) {
     return OutOfBudget(
         fmt::format("the KV budget of {} bytes cannot take {} more tokens ({} bytes needed, {} free); {} "
                     "more fit in sequence {}: raise the budget, use fewer bits, or drop a sequence",
-                    config_.byte_budget, tokens.size(), bytes, pool_.available(), TokensThatFit(id), id));
+                    pool_.budget(), tokens.size(), bytes, pool_.available(), TokensThatFit(id), id));
   }
   size_t slot = 0;
   for (StepSequence& part : step_) {
@@ -209,15 +209,7 @@ Status History::BeginStep(std::span<const StepToken> tokens) {
     slot += part.queries.size();
     Reserve(&part);
   }
-  if (slot > step_rows_ && !config_.spec.raw()) {
-    step_rows_ = RoundUp(slot, 16);
-    for (size_t l = 0; l < config_.layers.size(); ++l) {
-      for (const Kv side : {Kv::kK, Kv::kV}) {
-        step_scratch_[l][static_cast<size_t>(side)] =
-            MakeAligned<uint16_t>(step_rows_ * RowWidth(config_.layers[l], side));
-      }
-    }
-  }
+  ReserveScratch(slot);
   std::fill(written_.begin(), written_.end(), uint8_t{0});
   failure_ = -1;
   return {};
@@ -243,6 +235,9 @@ void History::Reserve(StepSequence* part) {
     query.packed_end = config_.spec.sink;
     if (measured) {
       query.packed_end = std::max({query.packed_end, Reach(query.order + 1), sequence.raw_begin});
+    }
+    if (config_.prefill == Prefill::kRaw && !config_.spec.raw() && part->queries.size() > 1) {
+      query.packed_end = std::min(query.packed_end, std::max<int64_t>(sequence.packed_end, config_.spec.sink));
     }
   }
   if (measures) part->new_stats = NewStatistics();

@@ -39,6 +39,7 @@ class PagePool {
   bool Charge(size_t bytes);
   void Refund(size_t bytes) { charged_ -= bytes; }
 
+  size_t budget() const { return budget_; }
   size_t page_bytes_used() const { return used_; }
   size_t bytes_reserved() const { return used_ + idle_ + slab_rests_ + charged_; }
   // Bytes that can still be taken, idle pages included.

@@ -16,7 +16,7 @@ namespace tersekv {
 void History::WriteRows(int layer, Kv side, const float* rows, ptrdiff_t row_stride, int worker, int workers) {
   const size_t l = static_cast<size_t>(layer);
   const int heads = config_.layers[l].kv_heads;
-  WorkerScratch* scratch = &workers_[static_cast<size_t>(worker)];
+  EncodeScratch* scratch = &memory_->workers[static_cast<size_t>(worker)];
   for (int head = worker; head < heads; head += workers) {
     for (const StepSequence& part : step_) {
       if (config_.spec.raw()) {
@@ -55,7 +55,7 @@ void History::StoreStepRows(int layer, Kv side, int head, const float* rows, ptr
   const size_t l = static_cast<size_t>(layer);
   const size_t width = RowWidth(config_.layers[l], side);
   const int d = layouts_[l].side(side).d;
-  uint16_t* out = step_scratch_[l][static_cast<size_t>(side)].get() + part.first_slot * width +
+  uint16_t* out = memory_->step[l][static_cast<size_t>(side)].values.get() + part.first_slot * width +
                   static_cast<size_t>(head) * static_cast<size_t>(d);
   for (size_t t = 0; t < part.queries.size(); ++t) {
     const float* row =
@@ -78,7 +78,7 @@ void History::GatherRows(const RawRows& raw, int head, int d, int64_t begin, int
   }
 }
 
-void History::Measure(int layer, Kv side, int head, const StepSequence& part, WorkerScratch* scratch) {
+void History::Measure(int layer, Kv side, int head, const StepSequence& part, EncodeScratch* scratch) {
   const int d = layouts_[static_cast<size_t>(layer)].side(side).d;
   const int64_t first = config_.spec.sink;
   GatherRows(RawRowsOf(layer, side, part), head, d, first, first + kStatsTokens, scratch->rows.data());
@@ -90,7 +90,7 @@ void History::Measure(int layer, Kv side, int head, const StepSequence& part, Wo
   RowScale(scratch->rows.data(), kStatsTokens, d, s.mean.data() + at, s.scale.data() + at, s.inv_scale.data() + at);
 }
 
-void History::Pack(int layer, Kv side, int head, const StepSequence& part, WorkerScratch* scratch) {
+void History::Pack(int layer, Kv side, int head, const StepSequence& part, EncodeScratch* scratch) {
   const PageLayout& layout = layouts_[static_cast<size_t>(layer)];
   const SideLayout& s = layout.side(side);
   const RawRows raw = RawRowsOf(layer, side, part);
@@ -117,7 +117,7 @@ void History::Pack(int layer, Kv side, int head, const StepSequence& part, Worke
 
 // n rows of scratch->rows into slots [slot, slot + n) of a unit.
 bool History::PackRows(const SideLayout& side, const HeadCodec& codec, size_t n, uint8_t* unit, int64_t slot,
-                       WorkerScratch* scratch) const {
+                       EncodeScratch* scratch) const {
   const float* rows = scratch->rows.data();
   if (side.storage == Storage::kRecords) {
     uint8_t* records = unit + side.codes_offset + static_cast<size_t>(slot) * side.record_bytes;

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of the module tersekv._core.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace tersekv::python {
+
+void BindInfo(nanobind::module_& m);   // versions, specs, machine
+void BindCodec(nanobind::module_& m);  // VectorCodec
+void BindCache(nanobind::module_& m);  // KvCache
+
+}  // namespace tersekv::python

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TerseCache: a drop-in cache for generate() whose attention layers stay packed."""
+import copy
+import warnings
+import weakref
+
+import torch
+from transformers.cache_utils import Cache, DynamicCache
+
+from tersekv import _arrays, _core
+from tersekv.hf import attention, compat
+from tersekv.hf.layer import TerseLayer, simd_backend
+from tersekv.hf.options import choose_spec, protected
+from tersekv.hf.plan import BatchPlan, core_rows, plan_of
+from tersekv.hf.store import Store
+
+PACKED_TYPES = ("full_attention", "sliding_attention")
+
+
+class TerseCache(DynamicCache):
+    """A packed KV cache: model.generate(**inputs, past_key_values=TerseCache(kv="k4v4")).
+
+    How to store: kv= a spec ("k4v4", "kivi-k4v2", "f16", ...), or compression= "safe", "balanced", "compact" or
+    "aggressive", or key_bits= and value_bits=; without any, k4v4.
+    config: of the model; TerseCache.for_model(model) passes it. Models with sliding windows or layers of other kinds
+    need it. protect_first, protect_last, protected_layers (negative: from the end): cached layers that stay raw.
+    prefill: "raw" (a prompt attends its own raw keys and values, as stock caches do) or "decode" (every token sees what
+    decoding at its place would see: slower, independent of how a prompt is cut).
+    arithmetic: "int16" (default), "exact" or "fast", as docs/numerics.md has it. byte_budget: limit of all bytes that
+    are taken from the system (0: none); what does not fit raises MemoryError and changes nothing.
+    device: "cpu". One cache is for one thread.
+
+    The model's attention must be 'tersekv' (patch_model(model), or attn_implementation="tersekv"): it computes from packed
+    pages. With any other one the cache still answers rightly by decoding its history each step, and warns once.
+    """
+
+    def __init__(self, config=None, kv=None, *, compression=None, key_bits=None, value_bits=None, protect_first=0,
+                 protect_last=0, protected_layers=(), prefill="raw", arithmetic="int16", byte_budget=0, device="cpu",
+                 fold_output_rotation=False, profile=None, offloading=False):
+        _arrays.check_device(device)
+        if isinstance(config, str) and kv is None:
+            config, kv = None, config
+        if offloading:
+            raise ValueError("a TerseCache does not offload: layers would leave before attention has read them; "
+                             "use fewer bits or byte_budget")
+        if fold_output_rotation:
+            raise ValueError("fold_output_rotation=True is not in this version: raw tokens of the window would have to "
+                             "be rotated each step; leave it False")
+        self.spec = choose_spec(kv, compression, key_bits, value_bits)
+        self.prefill, self.config = prefill, None
+        _core.LayerCache(_core.Memory(0), self.spec, 1, 1, 64, 64, 0, prefill, arithmetic)  # refuses what cannot be
+        self.store = Store(prefill, arithmetic, byte_budget)
+        self._start()
+        self._protect = (protect_first, protect_last, tuple(protected_layers))
+        if config is None:
+            if profile is not None or any(self._protect):
+                raise ValueError("profile and protected layers need the model's config: TerseCache.for_model(model, ...)")
+            Cache.__init__(self, layers=[])
+            return
+        self._use_config(config, profile)
+
+    def _start(self):
+        self.rows, self.slots, self.stored, self.explained = [], 0, None, set()
+        self._model = None
+        weakref.finalize(self, self.store.remove, self.rows)
+
+    def _use_config(self, config, profile):
+        self.config = decoder = compat.decoder_config(config)
+        if compat.uses_latent_attention(decoder):
+            raise ValueError(f"'{decoder.model_type}' caches latents (MLA, kv_lora_rank): this version packs keys and "
+                             "values only; use DynamicCache")
+        plan = compat.layer_plan(decoder)
+        cached = [index for index, (kind, _) in enumerate(plan) if kind in PACKED_TYPES]
+        if not cached:
+            raise ValueError(f"'{decoder.model_type}' has no attention layers that could be packed "
+                             f"({', '.join(sorted({kind for kind, _ in plan}))})")
+        raw = protected(len(cached), *self._protect)
+        if profile is not None:
+            from tersekv.hf.profiles import use_profile
+            use_profile(self, profile, len(cached))
+        layers = []
+        for index, (kind, arguments) in enumerate(plan):
+            if kind not in PACKED_TYPES:
+                layers.append(compat.stock_layer(kind, arguments))
+                continue
+            ordinal = cached.index(index)
+            spec = self._raw_spec() if ordinal in raw else self.spec
+            window = arguments.get("sliding_window") if kind == "sliding_attention" else None
+            layers.append(TerseLayer(self, index, ordinal, spec, window))
+        self._check_head_dim(decoder)
+        Cache.__init__(self, layers=layers)
+
+    def _raw_spec(self):
+        return "bf16" if getattr(self.config, "dtype", None) == torch.bfloat16 else "f16"
+
+    def _check_head_dim(self, config):
+        heads = getattr(config, "num_attention_heads", None)
+        d = getattr(config, "head_dim", None) or (config.hidden_size // heads if heads else None)
+        if isinstance(d, int):
+            _core.LayerCache(_core.Memory(0), self.spec, 1, 1, d, d)
+
+    # -- ways to make one ----------------------------------------------------------------------------------------------
+    @classmethod
+    def for_model(cls, model, kv=None, **options):
+        """A cache for this model's layers. Warns when the model's attention is not 'tersekv' (patch_model sets it)."""
+        cache = cls(model.config, kv, **options)
+        if (other := cache.foreign_attention()) is not None:
+            warnings.warn(f"the model's attention is '{other}': the cache will decode its history each step; "
+                          "tersekv.patch_model(model) makes it compute from packed pages", RuntimeWarning, stacklevel=2)
+        return cache
+
+    # -- batch ---------------------------------------------------------------------------------------------------------
+    def open_batch(self, batch):
+        if not self.rows:
+            self.rows.extend(self.store.new_sequence() for _ in range(batch))
+        if len(self.rows) != batch:
+            raise ValueError(f"the cache holds a batch of {len(self.rows)} and got one of {batch}: call reset() first, "
+                             "or use another cache")
+
+    def query_heads(self, kv_heads):
+        heads = getattr(self.config, "num_attention_heads", None)
+        return heads if isinstance(heads, int) and heads % kv_heads == 0 else kv_heads
+
+    def check_model(self, config):
+        """Tokens of one model are noise to another one, even where shapes agree."""
+        if self._model is None or not self.holds_tokens(self.slots):
+            self._model = config
+        elif config is not None and config is not self._model:
+            raise ValueError("this cache holds tokens of another model: call reset(), or make one cache a model")
+
+    def foreign_attention(self):
+        """The model's attention when it is known and another one than 'tersekv'."""
+        name = None if self.config is None else getattr(self.config, "_attn_implementation", None)
+        return None if name in (None, attention.NAME) else name
+
+    def plan(self, mask, pending):
+        return plan_of(self, mask, pending)
+
+    def core_rows(self, valid, start, n):
+        return core_rows(self.rows, valid, start, n)
+
+    def holds_tokens(self, slots):
+        """Whether any row has a token before this slot."""
+        return slots > 0 and (self.stored is None or bool(self.stored[:, :slots].any()))
+
+    def note(self, start, end, valid: BatchPlan | None):
+        """Slots [start, end) are stored in one more layer."""
+        if end <= self.slots:
+            return
+        if self.stored is None and valid is None:
+            self.slots = end
+            return
+        grown = torch.ones(len(self.rows), end, dtype=torch.bool)
+        if self.stored is not None:
+            grown[:, :self.slots] = self.stored[:, :self.slots]
+        if valid is not None:
+            grown[:, start:end] = valid.chunk
+        self.stored, self.slots = grown, end
+
+    # -- what Transformers calls ---------------------------------------------------------------------------------------
+    def update(self, key_states, value_states, layer_idx, *args, **kwargs):
+        while self.config is None and len(self.layers) <= layer_idx:
+            self.layers.append(TerseLayer(self, len(self.layers), len(self.layers), self.spec))
+        if layer_idx >= len(self.layers):
+            raise ValueError(f"layer {layer_idx} is not there: this cache was made for a model of {len(self.layers)} "
+                             "layers")
+        return self.layers[layer_idx].update(key_states, value_states, *args, **kwargs)
+
+    def _packed(self):
+        return [layer for layer in self.layers if isinstance(layer, TerseLayer)]
+
+    def _others(self, name, *arguments):
+        for layer in self.layers:
+            if not isinstance(layer, TerseLayer):
+                getattr(layer, name)(*arguments)
+
+    def _flush(self):
+        for layer in self._packed():
+            layer.flush()
+            layer.epoch += 1
+
+    def reset(self):
+        self._flush()
+        self.store.remove(self.rows)
+        self.rows.clear()
+        self.slots, self.stored, self._model = 0, None, None
+        for layer in self._packed():
+            layer.length, layer.record_past = 0, False
+        self._others("reset")
+
+    def _take_rows(self, indices):
+        """Batch row i becomes what row indices[i] was: the first taker keeps the sequence, others fork it."""
+        self._flush()
+        old, taken, new = list(self.rows), set(), []
+        for index in indices:
+            sequence = old[index]
+            new.append(self.store.fork(sequence) if sequence in taken else sequence)
+            taken.add(sequence)
+        self.store.remove(sequence for sequence in old if sequence not in taken)
+        self.rows[:] = new
+        if self.stored is not None:
+            self.stored = self.stored[list(indices)]
+
+    def reorder_cache(self, beam_idx):
+        if self.rows:
+            self._take_rows(beam_idx.tolist())
+        self._others("reorder_cache", beam_idx)
+
+    def batch_repeat_interleave(self, repeats):
+        if self.rows:
+            self._take_rows([row for row in range(len(self.rows)) for _ in range(int(repeats))])
+        self._others("batch_repeat_interleave", repeats)
+
+    def batch_select_indices(self, indices):
+        if self.rows:
+            chosen = torch.arange(len(self.rows))[indices.cpu() if torch.is_tensor(indices) else indices]
+            self._take_rows(chosen.reshape(-1).tolist())
+        self._others("batch_select_indices", indices)
+
+    def crop(self, tokens_to_remove=None, max_length=None):
+        """Forgets the newest slots: a negative number of them, or (as earlier releases have it) a positive length."""
+        n = int(max_length if tokens_to_remove is None else tokens_to_remove)
+        self._flush()
+        keep = min(n, self.slots) if n > 0 else max(self.slots + n, 0)
+        if keep == 0:
+            remove, self.stored = list(self.rows), None
+            self.store.remove(remove)
+        for row, sequence in enumerate(self.rows):
+            tokens = keep if self.stored is None else int(self.stored[row, :keep].sum())
+            for core in self.store.cores.values():
+                core.truncate(sequence, tokens)
+        self.stored = None if self.stored is None else self.stored[:, :keep].clone()
+        for layer in self._packed():
+            layer.length = min(layer.length, keep)
+        removed = self.slots - keep
+        self.slots = keep
+        self._others("crop", -removed)
+
+    def __deepcopy__(self, memo):
+        """A copy that shares packed pages (copy on write), for prompts that several generations start from."""
+        self._flush()
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        memo[id(self)] = twin
+        twin._start()
+        twin.explained = set(self.explained)
+        twin.rows.extend(self.store.fork(sequence) for sequence in self.rows)
+        twin.slots, twin._model = self.slots, self._model
+        twin.stored = None if self.stored is None else self.stored.clone()
+        twin.layers = []
+        for layer in self.layers:
+            if isinstance(layer, TerseLayer):
+                layer = copy.copy(layer)
+                layer.owner, layer.pending = twin, None
+            else:
+                layer = copy.deepcopy(layer, memo)
+            twin.layers.append(layer)
+        return twin
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("a TerseCache cannot be pickled: it is memory of this process; copy.deepcopy shares its pages")
+
+    # -- what it takes -------------------------------------------------------------------------------------------------
+    def stats(self):
+        """Allocated bytes and what is in them; per layer under 'layers'. 'ratio' is float16 bytes over bytes used."""
+        total = {"bytes_used": 0, "bytes_f16": 0, "tokens": 0, "tokens_packed": 0}
+        rows, reserved, scratch, stock = [], 0, 0, 0
+        for layer in self.layers:
+            if not isinstance(layer, TerseLayer):
+                tensors = [value for value in vars(layer).values() if torch.is_tensor(value)]
+                stock += sum(t.numel() * t.element_size() for t in tensors)
+                continue
+            usage = layer.usage()
+            if usage is None:
+                continue
+            reserved, scratch = usage["bytes_reserved"], usage["scratch"]
+            rows.append({"layer": layer.index, "spec": layer.spec, **{key: usage[key] for key in total},
+                         "bits_effective": usage["bits_effective"]})
+            for key in total:
+                total[key] += usage[key]
+        used = total["bytes_used"]
+        return {"spec": self.spec, "backend": simd_backend(), "prefill": self.prefill, "batch": len(self.rows),
+                "slots": self.slots, **total, "ratio": total["bytes_f16"] / used if used else 0.0,
+                "bytes_reserved": reserved, "bytes_scratch": scratch, "bytes_stock_layers": stock,
+                "decodes_because_of": sorted(self.explained), "layers": rows}

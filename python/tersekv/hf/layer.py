@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One packed attention layer of a TerseCache, by the contract of Transformers' CacheLayerMixin.
+
+A slot is a place in the batch's common time axis, padding included; a sequence in the core holds only the tokens of its
+row that are no padding, at their slots as positions. So rows of a padded batch hold what they would hold alone.
+"""
+import warnings
+import weakref
+
+import torch
+from transformers.cache_utils import CacheLayerMixin
+
+from tersekv import _arrays, _core
+from tersekv.hf.dense import dense_attention
+from tersekv.hf.handle import KVHandle, Pending
+from tersekv.hf.masks import TerseMask
+
+WRITE_TOKENS = 512  # of a prompt at a time: what the core keeps raw of a step stays small
+RELEASE_TOKENS = 1024
+
+
+def describe(x):
+    """(address, dtype, byte strides of batch, head, token) for the core; x: [batch, heads, tokens, d], d together."""
+    size = x.element_size()
+    b, h, t, _ = x.stride()
+    return x.data_ptr(), _arrays.dtype_code(x), b * size, h * size, t * size
+
+
+def together(x):
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+class TerseLayer(CacheLayerMixin):
+    is_compileable = False
+    is_croppable = True
+    supports_early_init = False
+
+    def __init__(self, owner, index, ordinal, spec, window=None):
+        self.is_initialized = False  # the mixin's __init__ would assign keys and values
+        self.index, self.ordinal, self.spec, self.window = index, ordinal, spec, window
+        self.owner = owner
+        self.is_sliding = window is not None
+        self.length, self.epoch, self.record_past = 0, 0, False
+        self.pending = self.shape = self.dtype = None
+
+    def __repr__(self):
+        return f"TerseLayer({self.index}, '{self.spec}'{f', window={self.window}' if self.window else ''})"
+
+    @property
+    def owner(self):
+        cache = self._owner()
+        if cache is None:
+            raise RuntimeError(f"the cache of layer {self.index} is gone: keep the TerseCache as long as its layers")
+        return cache
+
+    @owner.setter
+    def owner(self, cache):
+        self._owner = weakref.ref(cache)
+
+    # -- what Transformers asks ----------------------------------------------------------------------------------------
+    keys = property(lambda self: self._all("k"))
+    values = property(lambda self: self._all("v"))
+
+    def _all(self, side):
+        self.flush()
+        if not self.is_initialized:
+            return None
+        empty = torch.empty(len(self.owner.rows), self.shape[0], 0, self.shape[1 if side == "k" else 2],
+                            dtype=self.dtype)
+        return self.read(side, self._low(), self.length, empty)
+
+    def lazy_initialization(self, key_states, value_states):
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.shape = (key_states.shape[1], key_states.shape[3], value_states.shape[3])
+        self.is_initialized = True
+
+    def _low(self):
+        """First slot that the next query can still see."""
+        return max(self.length - self.window + 1, 0) if self.is_sliding else 0
+
+    def get_mask_sizes(self, query_length):
+        if not isinstance(query_length, int):
+            query_length = query_length.shape[0]
+        return self.length - self._low() + query_length, self._low()
+
+    def get_seq_length(self):
+        return self.length
+
+    def get_max_length(self):
+        return self.window if self.is_sliding else -1
+
+    get_max_cache_shape = get_max_length
+
+    def activate_past_recording(self):
+        self.record_past = True
+
+    def offload(self):
+        raise ValueError("a TerseCache does not offload: it is packed memory of this process already")
+
+    prefetch = offload
+
+    def _whole(self, *_):
+        raise RuntimeError("a TerseCache keeps its layers in step: call this on the cache, not on one layer")
+
+    reset = reorder_cache = batch_repeat_interleave = batch_select_indices = crop = _whole
+
+    # -- a step --------------------------------------------------------------------------------------------------------
+    def update(self, key_states, value_states, *_, **__):
+        self._check(key_states, value_states)
+        self.flush()
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.owner.open_batch(key_states.shape[0])
+        pending = Pending(self, together(key_states.detach()), together(value_states.detach()), self._low(),
+                          self.length)
+        self.length = pending.end
+        wants_grad = torch.is_grad_enabled() and (key_states.requires_grad or value_states.requires_grad)
+        other = self.owner.foreign_attention()
+        if not wants_grad and other is None:
+            self.pending = pending
+            return KVHandle(pending, "k"), KVHandle(pending, "v")
+        self.explain("gradients" if other is None else f"attention '{other}'")
+        keys, values = pending.dense("k"), pending.dense("v")
+        n = key_states.shape[-2]
+        self._append(pending, None)
+        if wants_grad:  # the chunk keeps its graph
+            keys = torch.cat([keys[..., :-n, :], key_states], dim=-2)
+            values = torch.cat([values[..., :-n, :], value_states], dim=-2)
+        return keys, values
+
+    def _check(self, k, v):
+        for name, x in (("keys", k), ("values", v)):
+            if x.ndim != 4:
+                raise ValueError(f"{name} have shape {list(x.shape)}: [batch, kv_heads, tokens, head_dim] is needed")
+            _arrays.check_device(x.device)
+            if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+                raise TypeError(f"{name} are {str(x.dtype).removeprefix('torch.')}: the cache takes float32, float16 "
+                                "and bfloat16; load the model in one of them")
+        if k.shape[:3] != v.shape[:3]:
+            raise ValueError(f"keys have shape {list(k.shape)} and values {list(v.shape)}: batch, heads and tokens "
+                             "must be the same")
+        shape = (k.shape[1], k.shape[3], v.shape[3])
+        if self.is_initialized and shape != self.shape:
+            raise ValueError(f"layer {self.index} holds {self.shape[0]} KV heads of {self.shape[1]} and "
+                             f"{self.shape[2]} channels, and got {shape[0]} of {shape[1]} and {shape[2]}: "
+                             "a cache belongs to one model; make another one for another model")
+
+    def flush(self):
+        """Keys and values that no attention asked for are stored, as if there were no padding."""
+        if self.pending is not None and not self.pending.appended:
+            self._append(self.pending, None)
+        self.pending = None
+
+    def core(self, heads=None):
+        return self.owner.store.core(self, heads)
+
+    def attend(self, pending, query, mask, *, config, scale, causal, window, softcap, sinks):
+        """query: [batch, heads, queries, d] -> [batch, queries, heads, d]; stores the chunk when that is still to do.
+
+        config: of the module that asks.
+        """
+        pending.check()
+        self.owner.check_model(config)
+        n, start = pending.end - pending.start, pending.start
+        _arrays.check_device(query.device)
+        window = self.window if window is None else window
+        tensor = None
+        if isinstance(mask, TerseMask):
+            if mask.shape[3] != pending.end - pending.low or mask.shape[0] not in (1, query.shape[0]):
+                raise ValueError(f"layer {self.index}: the mask is for {mask.shape[3]} slots, the cache has "
+                                 f"{pending.end - pending.low}: was it made for another cache?")
+            window, tensor = mask.window, mask.tensor
+        elif isinstance(mask, torch.Tensor):
+            tensor = mask
+        valid = self.owner.plan(mask, pending)
+        rows = self.owner.core_rows(valid, start, n)
+        core = self.core(query.shape[1])
+        reason = None
+        if tensor is not None:
+            reason = "a mask that is not causal or sliding"
+        elif valid is not None and valid.masked_history:
+            reason = "a mask that hides tokens which the cache holds"
+        elif not causal and n > 1:
+            reason = "attention that is not causal"
+        elif query.shape[2] != n:
+            reason = f"{query.shape[2]} queries over {n} new tokens"
+        elif core.heads != query.shape[1]:
+            reason = f"{query.shape[1]} query heads where the cache was made for {core.heads}"
+        elif pending.appended and (n > 1 or self.spec.startswith("kivi") or "mean=page" in self.spec):
+            reason = "keys and values shared by several layers"
+        first_chunk = self.owner.prefill == "raw" and n > 1 and not self.owner.holds_tokens(start)
+        if reason is None and not first_chunk:
+            if pending.appended:  # of a layer that shares its keys and values: the last token once more
+                for seq, _, count, _ in rows:
+                    core.truncate(seq, core.length(seq) - count)
+            out = torch.empty(query.shape[0], n, query.shape[1], pending.v.shape[3], dtype=query.dtype)
+            self._step(core, rows, n, pending, together(query.detach()), out, scale, window, softcap, sinks)
+            self._note(pending, valid)
+            return out
+        if reason is not None and not first_chunk:
+            self.explain(reason)
+        padding = None
+        if isinstance(mask, TerseMask) and mask.padding is not None:
+            padding = mask.padding
+        out = dense_attention(query, pending.dense("k"), pending.dense("v"), scale=scale, causal=causal,
+                              window=window, padding=padding, mask=tensor, softcap=softcap, sinks=sinks)
+        self._append(pending, valid)
+        pending._dense.clear()
+        return out
+
+    def _append(self, pending, valid):
+        if pending.appended:
+            return
+        n = pending.end - pending.start
+        core = self.core()
+        rows = self.owner.core_rows(valid, pending.start, n)
+        for first in range(0, n, WRITE_TOKENS):
+            count = min(WRITE_TOKENS, n - first)
+            part = [(seq, max(begin, first) - first, max(min(begin + size, first + count) - max(begin, first), 0),
+                     position + max(first - begin, 0)) for seq, begin, size, position in rows]
+            k, v = (x[:, :, first:first + count] for x in (pending.k, pending.v))
+            self._call(pending, core.step, part, count, describe(k), describe(v))
+        self._note(pending, valid)
+
+    def _step(self, core, rows, n, pending, query, out, scale, window, softcap, sinks):
+        logits = [] if sinks is None else sinks.detach().float().flatten().tolist()
+        self._call(pending, core.step, rows, n, describe(pending.k), describe(pending.v), describe(query),
+                   describe(out.transpose(1, 2)), scale, window or 0, softcap or 0.0, logits)
+        if n > RELEASE_TOKENS:
+            self.owner.store.memory.release_scratch()
+
+    def _call(self, pending, step, *arguments):
+        try:
+            step(*arguments)
+        except Exception as error:
+            if not pending.appended:  # the layer is as it was before update()
+                self.length, self.pending = pending.start, None
+            self.epoch += 1
+            error.add_note(f"in layer {self.index} of the TerseCache")
+            raise
+
+    def _note(self, pending, valid):
+        if not pending.appended:
+            pending.appended = True
+            self.owner.note(pending.start, pending.end, valid)
+
+    # -- the way back --------------------------------------------------------------------------------------------------
+    def read(self, side, low, high, like):
+        """Slots [low, high) decoded: [batch, kv_heads, high - low, d] in the dtype of `like`; padding is 0."""
+        d = like.shape[3]
+        out = torch.empty(len(self.owner.rows), self.shape[0], high - low, d, dtype=like.dtype)
+        if high > low:
+            self.core().read(side, self.owner.rows, low, high - low, describe(out))
+        return out
+
+    def explain(self, reason):
+        """Says once a cache and reason that the fast way is not taken."""
+        if reason not in self.owner.explained:
+            self.owner.explained.add(reason)
+            warnings.warn(f"TerseCache decodes its whole history to plain tensors because of {reason}: correct, but "
+                          "slow, and it takes memory meanwhile", RuntimeWarning, stacklevel=3)
+
+    def usage(self):
+        self.flush()
+        core = self.owner.store.cores.get(self.index)
+        return None if core is None else core.usage()
+
+
+def simd_backend():
+    targets = _core.simd_targets()
+    return f"cpu ({targets[0]})" if targets else "cpu"

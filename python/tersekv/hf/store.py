@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The core's side of a TerseCache: one LayerCache a layer over shared memory. Deep copies of a cache share it."""
+from tersekv import _core
+
+
+class Store:
+    def __init__(self, prefill, arithmetic, byte_budget, layer_bits=None, layer_stats=None):
+        self.memory = _core.Memory(byte_budget)
+        self.prefill, self.arithmetic = prefill, arithmetic
+        self.layer_bits, self.layer_stats = layer_bits, layer_stats  # by ordinal, of a profile
+        self.cores = {}  # by layer number
+        self._next = 0
+
+    def core(self, layer, heads):
+        """The layer's cache; made at first use, because only attention knows the number of query heads."""
+        core = self.cores.get(layer.index)
+        if core is None:
+            kv_heads, dk, dv = layer.shape
+            options = {}
+            if self.layer_bits is not None and layer.spec.startswith("k"):
+                options["bits"] = self.layer_bits[layer.ordinal]
+            if self.layer_stats is not None and not _core.spec_is_raw(layer.spec):
+                options["stats"] = self.layer_stats[layer.ordinal]
+            core = _core.LayerCache(self.memory, layer.spec, heads or layer.owner.query_heads(kv_heads), kv_heads, dk,
+                                    dv, layer.ordinal, self.prefill, self.arithmetic, **options)
+            self.cores[layer.index] = core
+        return core
+
+    def new_sequence(self):
+        self._next += 1
+        return self._next - 1
+
+    def fork(self, sequence):
+        copy = self.new_sequence()
+        for core in self.cores.values():
+            core.fork(sequence, copy)
+        return copy
+
+    def remove(self, sequences):
+        for sequence in sequences:
+            for core in self.cores.values():
+                core.remove(sequence)

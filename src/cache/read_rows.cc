@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tokens of a sequence as rows again, wherever they are.
+#include <fmt/format.h>
+
+#include "src/base/half.h"
+#include "src/cache/history.h"
+#include "src/cache/unpack.h"
+
+namespace tersekv {
+
+Status History::ReadRows(int32_t id, int layer, Kv side, int64_t first, int64_t n, float* rows,
+                         ptrdiff_t row_stride) const {
+  const Sequence* sequence = Find(id);
+  const int64_t length = sequence != nullptr ? sequence->length() : 0;
+  if (layer < 0 || layer >= static_cast<int>(layouts_.size())) {
+    return InvalidArgument(fmt::format("layer {} is not there: the cache has {}", layer, layouts_.size()));
+  }
+  if (first < 0 || n < 0 || first > length || n > length - first) {
+    return InvalidArgument(
+        fmt::format("tokens {} to {} of sequence {} are not there: it has {}", first, first + n, id, length));
+  }
+  if (n == 0) return {};
+  const PageLayout& layout = layouts_[static_cast<size_t>(layer)];
+  const SideLayout& s = layout.side(side);
+  const SequenceLayer& stored = sequence->layers[static_cast<size_t>(layer)];
+  const size_t d = static_cast<size_t>(s.d), width = RowWidth(config_.layers[static_cast<size_t>(layer)], side);
+  const int64_t sink = config_.spec.raw() ? 0 : config_.spec.sink;
+  std::vector<float> row(3 * d);
+  for (int head = 0; head < layout.kv_heads; ++head) {
+    const HeadCodec codec = CodecOf(layer, side, head, sequence->stats.get());
+    for (int64_t order = first; order < first + n; ++order) {
+      float* out = reinterpret_cast<float*>(reinterpret_cast<char*>(rows) + (order - first) * row_stride) +
+                   static_cast<size_t>(head) * d;
+      const int kv = static_cast<int>(side);
+      if (!config_.spec.raw() && (order < sink || order >= sequence->packed_end)) {
+        const uint16_t* half =
+            order < sink ? stored.sinks[kv].get() + static_cast<size_t>(order) * width
+                         : stored.ring[kv].get() + static_cast<size_t>(order % sequence->ring_capacity) * width;
+        for (size_t c = 0; c < d; ++c) out[c] = F16ToF32(half[static_cast<size_t>(head) * d + c]);
+        continue;
+      }
+      const int64_t packed = order - sink;
+      const uint8_t* unit = stored.pages[static_cast<size_t>(packed / layout.page_tokens)].data() +
+                            static_cast<size_t>(head) * layout.unit_bytes;
+      const int slot = static_cast<int>(packed % layout.page_tokens);
+      if (s.raw()) {
+        UnpackRawToken(s, unit, slot, out);
+        continue;
+      }
+      UnpackRow(s, codec, *encoder_, unit, static_cast<size_t>(slot), row.data());
+      std::copy(row.begin(), row.begin() + static_cast<ptrdiff_t>(d), out);
+    }
+  }
+  return {};
+}
+
+}  // namespace tersekv
