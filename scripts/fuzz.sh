@@ -31,7 +31,7 @@ build() {
 fuzz() { # TARGET SECONDS
   local found=$ROOT/build/fuzz/found/$1
   mkdir -p "$found"
-  "$ROOT/build/fuzz/tests/fuzz/$1_fuzz" -max_total_time="$2" -timeout=25 -rss_limit_mb=4096 -max_len=4096 \
+  "$ROOT/build/fuzz/tests/fuzz/$1_fuzz" -max_total_time="$2" -timeout=60 -rss_limit_mb=4096 -max_len=4096 \
     -print_final_stats=1 -verbosity=0 -artifact_prefix="$ROOT/build/fuzz/$1-" "$found" "$ROOT/tests/fuzz/corpus/$1"
 }
 

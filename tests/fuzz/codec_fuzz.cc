@@ -45,6 +45,7 @@ Choice Choose(Input* in) {
   choice.head_dim = dim < 240 ? kDims[dim % 8] : (dim - 240) * 48 - 48;  // odd ones: -48 ... 672
   const bool matrix = spec.rotation == Rotation::kHaar || spec.k.family == Family::kProd;
   if (matrix) choice.head_dim = std::min(choice.head_dim, 128);  // a larger one takes long to make
+  if (spec.k.family == Family::kTrellis) choice.head_dim = std::min(choice.head_dim, 128);  // and its search long
   choice.records = static_cast<size_t>(counts & 7) % 3 + (counts & 7 ? 1 : 0);
   const size_t d = static_cast<size_t>(std::max(choice.head_dim, 0));
   if (options & 32) {
