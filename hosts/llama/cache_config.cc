@@ -14,7 +14,8 @@ namespace {
 std::vector<LayerStats> StatisticsOf(const Profile& profile) {
   std::vector<LayerStats> statistics;
   for (const ProfileLayer& layer : profile.layers) {
-    statistics.push_back({layer.k.mean, layer.k.scale, layer.v.mean, layer.v.scale});
+    statistics.push_back(
+        {layer.k.mean, layer.k.scale, layer.v.mean, layer.v.scale, layer.k.variance, layer.v.variance});
   }
   return statistics;
 }

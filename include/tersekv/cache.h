@@ -47,6 +47,7 @@ struct LayerBits {
 // What a profile knows of one layer, all of [kv_heads * head_dim]: used in place of what a sequence would measure.
 struct LayerStats {
   std::vector<float> k_mean, k_scale, v_mean, v_scale;  // scales > 0; a row is (x - mean) / scale before it is rotated
+  std::vector<float> k_variance = {}, v_variance = {};  // of the rows; fp8-head and fp8-tensor need them
 };
 
 // What the queries of a step see of the history (docs/architecture.md, "What a query sees").

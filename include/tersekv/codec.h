@@ -70,7 +70,8 @@ std::vector<CodecInfo> ListCodecs();
 std::optional<double> ExpectedDistortion(const KvSpec& spec, Kv side, int head_dim);
 // What it has. rows: [n, head_dim], n a multiple of record_rows(). Errors as in Encode.
 Result<double> MeasureDistortion(const VectorCodec& codec, const float* rows, size_t n);
-// Statistics that a spec without a profile takes of these rows: mean (mean=stats), for K a scale too (scale=on).
+// Statistics that a spec without a profile takes of these rows: mean (mean=stats), for K a scale too (scale=on). The
+// scale of fp8-head and fp8-tensor is a factor of it, for a codec of layer 0 and head 0 where the spec has a rotation.
 RowStats MeasureRowStats(const KvSpec& spec, Kv side, int head_dim, const float* rows, size_t n);
 
 // Encodes and decodes known rows with every codec of the list on every SIMD target of this machine: bytes and values

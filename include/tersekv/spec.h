@@ -3,7 +3,7 @@
 // the environment. Grammar: docs/formats.md. All functions are pure and thread-safe.
 //
 //   spec := base ("+" opt)*
-//   base := f32 | f16 | bf16 | fp8 | int8 | mxfp4 | nvfp4 | q8_0 | q5_0 | q4_0 | iq4_nl
+//   base := f32 | f16 | bf16 | fp8 | fp8-head | fp8-tensor | int8 | mxfp4 | nvfp4 | q8_0 | q5_0 | q4_0 | iq4_nl
 //         | "k" N [fam] "v" N [fam]     N in 2..8; 2.5 and 3.5 with fam q; 2, 3, 4 with fam t
 //         | "kivi-k" N "v" N ["-g" N] | safe | balanced | compact | aggressive | auto
 //   fam  := "" Lloyd-Max | t trellis | q 2-D VQ | p prod (N-1 bits + QJL)
@@ -30,6 +30,8 @@ enum class Family : uint8_t {
   kProd,  // "kNvN" with fam "", t, q, p
   kKivi,  // kivi-kNvN[-gN]
   kFp8,
+  kFp8Head,
+  kFp8Tensor,
   kInt8,
   kMxfp4,
   kNvfp4,

@@ -181,12 +181,21 @@ Status CheckStatistics(const CacheConfig& config) {
           "statistics of layer {} have {}, {}, {} and {} values; K takes {} and V {}: is the profile of another model?",
           l, s.k_mean.size(), s.k_scale.size(), s.v_mean.size(), s.v_scale.size(), k, v));
     }
-    for (const std::vector<float>* values : {&s.k_mean, &s.k_scale, &s.v_mean, &s.v_scale}) {
+    if (SharedScaleOf(config.spec.k.family) != SharedScale::kNone &&
+        (s.k_variance.size() != k || s.v_variance.size() != v)) {
+      return InvalidArgument(fmt::format(
+          "'{}' takes its scale from the variances, and the statistics of layer {} have {} of K and {} of V; they "
+          "must have {} and {}",
+          FormatSpec(config.spec), l, s.k_variance.size(), s.v_variance.size(), k, v));
+    }
+    for (const std::vector<float>* values :
+         {&s.k_mean, &s.k_scale, &s.v_mean, &s.v_scale, &s.k_variance, &s.v_variance}) {
       const bool scale = values == &s.k_scale || values == &s.v_scale;
+      const bool variance = values == &s.k_variance || values == &s.v_variance;
       for (const float x : *values) {
-        if (!std::isfinite(x) || (scale && !(x > 0))) {
-          return InvalidArgument(
-              fmt::format("statistics of layer {} hold {}: means must be finite, scales above 0", l, x));
+        if (!std::isfinite(x) || (scale && !(x > 0)) || (variance && x < 0)) {
+          return InvalidArgument(fmt::format(
+              "statistics of layer {} hold {}: means must be finite, scales above 0, variances not below it", l, x));
         }
       }
     }

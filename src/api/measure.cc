@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "src/base/check.h"
+#include "src/codec/head_codec.h"
+#include "src/codec/list.h"
 #include "src/codec/row_statistics.h"
 #include "tersekv/codec.h"
 
@@ -31,13 +33,30 @@ Result<double> MeasureDistortion(const VectorCodec& codec, const float* rows, si
 RowStats MeasureRowStats(const KvSpec& spec, Kv side, int head_dim, const float* rows, size_t n) {
   TERSEKV_CHECK(head_dim > 0);
   RowStats stats;
-  if (spec.mean != MeanMode::kStats || n == 0) return stats;
-  stats.mean.resize(static_cast<size_t>(head_dim));
-  RowMean(rows, n, head_dim, stats.mean.data());
-  if (side == Kv::kV || !spec.scale) return stats;
-  stats.scale.resize(stats.mean.size());
-  std::vector<float> inverse(stats.mean.size());
-  RowScale(rows, n, head_dim, stats.mean.data(), stats.scale.data(), inverse.data());
+  if (n == 0) return stats;
+  const size_t d = static_cast<size_t>(head_dim);
+  std::vector<float> inverse(d, 1.0f);
+  if (spec.mean == MeanMode::kStats) {
+    stats.mean.resize(d);
+    RowMean(rows, n, head_dim, stats.mean.data());
+    if (side == Kv::kK && spec.scale) {
+      stats.scale.resize(d);
+      RowScale(rows, n, head_dim, stats.mean.data(), stats.scale.data(), inverse.data());
+    }
+  }
+  if (SharedScaleOf(spec.k.family) == SharedScale::kNone) return stats;
+  const RotationKind kind = RotationKindOf(spec.rotation);
+  const RotationOp rotation(kind, spec.seed, 0, 0, side == Kv::kV, head_dim,
+                            kind == RotationKind::kHaar ? HaarMatrix(spec.seed, head_dim) : nullptr);
+  HeadCodec codec;
+  codec.d = head_dim;
+  codec.rotation = &rotation;
+  codec.mean = stats.mean.empty() ? nullptr : stats.mean.data();
+  codec.inv_scale = inverse.data();
+  std::vector<float> row(d), scratch(d);
+  const float peak = RowPeak(codec, rows, n, row.data(), scratch.data());
+  stats.scale.resize(d, 1.0f);
+  ApplySharedScale(SharedScaleOfPeak(peak), head_dim, stats.scale.data(), inverse.data());
   return stats;
 }
 

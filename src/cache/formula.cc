@@ -21,10 +21,10 @@ size_t FormulaBytes(const CacheConfig& config, int64_t tokens) {
     const int64_t ring = spec.win + (whole_pages ? spec.page : 0);
     const int64_t window = std::min<int64_t>(ring, std::max<int64_t>(tokens - spec.sink, 0));
     if (!spec.raw()) bytes += static_cast<size_t>(spec.sink + window) * (width_k + width_v) * sizeof(uint16_t);
-    if (MeasuresStatistics(config)) bytes += sizeof(float) * ((spec.scale ? 3 : 1) * width_k + width_v);
-    if (!config.statistics.empty() && UsesStatistics(spec)) {
-      bytes += sizeof(float) * (spec.scale ? 3 : 1) * (width_k + width_v);
-    }
+    const StatisticsParts stats = PartsOf(config);
+    const size_t means = stats.mean ? 1 : 0;
+    bytes +=
+        sizeof(float) * ((means + (stats.scale[0] ? 2 : 0)) * width_k + (means + (stats.scale[1] ? 2 : 0)) * width_v);
   }
   return bytes;
 }

@@ -14,17 +14,45 @@
 namespace tersekv {
 namespace {
 
+// One side of a layer, from what a profile has of it. parts: what of it applies.
+Statistics::Side GivenSide(const CacheConfig& config, const StatisticsParts& parts, Kv kv, int heads, int head_dim,
+                           const std::vector<float>& mean, const std::vector<float>& scale,
+                           const std::vector<float>& variance) {
+  Statistics::Side side;
+  if (parts.mean) side.mean = mean;
+  if (!parts.scale[static_cast<int>(kv)]) return side;
+  side.scale = config.spec.scale ? scale : std::vector<float>(mean.size(), 1.0f);
+  side.inv_scale = side.scale;
+  for (float& v : side.inv_scale) v = 1.0f / v;
+  const SharedScale shared = SharedScaleOf(config.spec.k.family);
+  if (shared == SharedScale::kNone) return side;
+  const bool rotated = config.spec.rotation != Rotation::kNone;
+  float largest = 0;
+  std::vector<float> peaks;
+  for (int h = 0; h < heads; ++h) {
+    const size_t at = static_cast<size_t>(h) * static_cast<size_t>(head_dim);
+    peaks.push_back(
+        MomentPeak(parts.mean ? nullptr : &mean[at], &variance[at], &side.inv_scale[at], head_dim, rotated));
+    largest = std::max(largest, peaks.back());
+  }
+  for (int h = 0; h < heads; ++h) {
+    const size_t at = static_cast<size_t>(h) * static_cast<size_t>(head_dim);
+    const float peak = shared == SharedScale::kTensor ? largest : peaks[static_cast<size_t>(h)];
+    ApplySharedScale(SharedScaleOfPeak(peak), head_dim, &side.scale[at], &side.inv_scale[at]);
+  }
+  return side;
+}
+
 std::shared_ptr<const Statistics> GivenStatistics(const CacheConfig& config) {
-  if (config.statistics.empty() || !UsesStatistics(config.spec)) return nullptr;
+  const StatisticsParts parts = PartsOf(config);
+  if (config.statistics.empty() || !parts.any()) return nullptr;
   auto stats = std::make_shared<Statistics>();
-  const auto side = [&config](const std::vector<float>& mean, const std::vector<float>& scale) {
-    Statistics::Side s{mean, {}, {}};
-    if (config.spec.scale) s.scale = s.inv_scale = scale;
-    for (float& v : s.inv_scale) v = 1.0f / v;
-    return s;
-  };
-  for (const LayerStats& l : config.statistics) {
-    stats->layers.push_back({side(l.k_mean, l.k_scale), side(l.v_mean, l.v_scale)});
+  for (size_t l = 0; l < config.statistics.size(); ++l) {
+    const LayerStats& s = config.statistics[l];
+    const LayerShape& shape = config.layers[l];
+    stats->layers.push_back(
+        {GivenSide(config, parts, Kv::kK, shape.kv_heads, shape.head_dim_k, s.k_mean, s.k_scale, s.k_variance),
+         GivenSide(config, parts, Kv::kV, shape.kv_heads, shape.head_dim_v, s.v_mean, s.v_scale, s.v_variance)});
   }
   return stats;
 }
@@ -36,6 +64,7 @@ History::History(CacheConfig config, std::unique_ptr<const Encoder> encoder)
   int largest = 0;
   size_t encode_floats = 0;
   whole_pages_ = PacksWholePages(config_);
+  parts_ = PartsOf(config_);
   measures_ = MeasuresStatistics(config_);
   given_stats_ = GivenStatistics(config_);
   config_.statistics = {};
@@ -121,7 +150,7 @@ HeadCodec History::CodecOf(int layer, Kv side, int kv_head, const Statistics* st
     const Statistics::Layer& l = stats->layers[static_cast<size_t>(layer)];
     const Statistics::Side& s = side == Kv::kK ? l.k : l.v;
     const size_t at = static_cast<size_t>(kv_head) * static_cast<size_t>(layout.d);
-    codec.mean = s.mean.data() + at;
+    codec.mean = s.mean.empty() ? nullptr : s.mean.data() + at;
     codec.scale = s.scale.empty() ? nullptr : s.scale.data() + at;
     codec.inv_scale = s.inv_scale.empty() ? nullptr : s.inv_scale.data() + at;
   }

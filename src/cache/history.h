@@ -112,12 +112,16 @@ class History {
   RawRows RawRowsOf(int layer, Kv side, const StepSequence& part) const;
   void StoreStepRows(int layer, Kv side, int head, const float* rows, ptrdiff_t stride, const StepSequence& part);
   void StoreRawPages(int layer, Kv side, int head, const float* rows, ptrdiff_t stride, const StepSequence& part);
+  void WriteMeasured(int layer, Kv side, const float* rows, ptrdiff_t stride, EncodeScratch* scratch);
   void Measure(int layer, Kv side, int head, const StepSequence& part, EncodeScratch* scratch);
+  float MeasurePeak(int layer, Kv side, int head, const StepSequence& part, EncodeScratch* scratch) const;
+  void ShareScale(int layer, Kv side, int head, const StepSequence& part, float peak) const;
   void Pack(int layer, Kv side, int head, const StepSequence& part, EncodeScratch* scratch);
   bool PackRows(const SideLayout& side, const HeadCodec& codec, size_t n, uint8_t* unit, int64_t slot,
                 EncodeScratch* scratch) const;
   void GatherRows(const RawRows& raw, int head, int d, int64_t begin, int64_t end, float* out) const;
   void Fail(int layer, Kv side, int head, size_t row);
+  void FailToken(int layer, Kv side, int head, const StepSequence& part, int64_t order);
   Status FailureStatus() const;
 
   CacheConfig config_;
@@ -128,6 +132,7 @@ class History {
   std::vector<int> size_classes_;                                  // by layer
   std::vector<std::array<std::vector<RotationOp>, 2>> rotations_;  // by layer, side, head
   std::map<int, std::shared_ptr<const RotationOp>> projections_;   // by head_dim, of prod
+  StatisticsParts parts_;                                          // that statistics hold
   bool measures_ = false;                                          // sequences measure their own statistics
   bool whole_pages_ = false;                                       // pages are packed whole
   std::shared_ptr<const Statistics> given_stats_;                  // of a profile
@@ -136,7 +141,7 @@ class History {
   EncodeScratch::Sizes needed_;       // of each worker
   std::vector<uint8_t> written_;      // by layer, side, head: rows of this step are there
   std::vector<size_t> written_at_;    // by layer: its first entry in written_
-  std::atomic<int64_t> failure_{-1};  // first row that is not finite, see Fail
+  std::atomic<int64_t> failure_{-1};  // first row that cannot be stored, see Fail
 };
 
 }  // namespace tersekv

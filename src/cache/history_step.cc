@@ -71,8 +71,10 @@ int64_t History::PackedEnd(const Sequence& sequence, int64_t end) const {
 size_t History::StatisticsBytes() const {
   size_t bytes = config_.layers.size() * sizeof(Statistics::Layer);
   for (const LayerShape& shape : config_.layers) {
-    const size_t k = config_.spec.scale ? 3 : 1;
-    bytes += sizeof(float) * (k * RowWidth(shape, Kv::kK) + RowWidth(shape, Kv::kV));
+    for (const Kv side : {Kv::kK, Kv::kV}) {
+      const size_t vectors = (parts_.mean ? 1u : 0u) + (parts_.scale[static_cast<int>(side)] ? 2u : 0u);
+      bytes += sizeof(float) * vectors * RowWidth(shape, side);
+    }
   }
   return bytes;
 }
@@ -86,12 +88,14 @@ std::shared_ptr<Statistics> History::NewStatistics() {
   });
   stats->layers.resize(config_.layers.size());
   for (size_t l = 0; l < config_.layers.size(); ++l) {
-    const size_t k = RowWidth(config_.layers[l], Kv::kK);
-    stats->layers[l].k.mean.resize(k);
-    stats->layers[l].v.mean.resize(RowWidth(config_.layers[l], Kv::kV));
-    if (!config_.spec.scale) continue;
-    stats->layers[l].k.scale.resize(k);
-    stats->layers[l].k.inv_scale.resize(k);
+    for (const Kv side : {Kv::kK, Kv::kV}) {
+      Statistics::Side& s = side == Kv::kK ? stats->layers[l].k : stats->layers[l].v;
+      const size_t width = RowWidth(config_.layers[l], side);
+      if (parts_.mean) s.mean.resize(width);
+      if (!parts_.scale[static_cast<int>(side)]) continue;
+      s.scale.resize(width, 1.0f);
+      s.inv_scale.resize(width, 1.0f);
+    }
   }
   return stats;
 }

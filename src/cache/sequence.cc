@@ -19,11 +19,14 @@ AlignedArray<uint16_t> CopyOf(const AlignedArray<uint16_t>& from, size_t values)
 
 }  // namespace
 
-bool UsesStatistics(const KvSpec& spec) {
-  return spec.mean == MeanMode::kStats || spec.mean == MeanMode::kProfile || spec.scale;
+StatisticsParts PartsOf(const CacheConfig& config) {
+  const KvSpec& spec = config.spec;
+  const bool shared = SharedScaleOf(spec.k.family) != SharedScale::kNone, given = !config.statistics.empty();
+  return {.mean = spec.mean == MeanMode::kStats || spec.mean == MeanMode::kProfile || spec.scale,
+          .scale = {spec.scale || shared, (spec.scale && given) || shared}};
 }
 
-bool MeasuresStatistics(const CacheConfig& config) { return UsesStatistics(config.spec) && config.statistics.empty(); }
+bool MeasuresStatistics(const CacheConfig& config) { return PartsOf(config).any() && config.statistics.empty(); }
 
 bool PacksWholePages(const CacheConfig& config) {
   return !config.layers.empty() && PageLayout::Make(config.spec, config.layers[0]).whole_pages();

@@ -17,7 +17,7 @@ namespace tersekv {
 // Statistics of one sequence root; shared by forks, frozen once made.
 struct Statistics {
   struct Side {
-    // [kv_heads * head_dim]; without a profile V has no scale
+    // [kv_heads * head_dim] or empty; without a profile V has a scale only where the codec shares one
     std::vector<float> mean, scale, inv_scale;
   };
   struct Layer {
@@ -70,8 +70,13 @@ void ResizeRing(const CacheConfig& config, int64_t ring_capacity, Sequence* sequ
 // Copy for a fork: pages are shared, raw rows are copied.
 Sequence CloneSequence(const CacheConfig& config, const Sequence& from);
 
-// Whether a mean or a scale of statistics applies, measured or given.
-bool UsesStatistics(const KvSpec& spec);
+// What statistics hold, measured or given.
+struct StatisticsParts {
+  bool mean = false;
+  bool scale[2] = {};  // by Kv
+  bool any() const { return mean || scale[0] || scale[1]; }
+};
+StatisticsParts PartsOf(const CacheConfig& config);
 // Whether sequences measure their own statistics, and whether they are packed a page at a time.
 bool MeasuresStatistics(const CacheConfig& config);
 bool PacksWholePages(const CacheConfig& config);

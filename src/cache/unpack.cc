@@ -1,25 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/cache/unpack.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "src/base/half.h"
+#include "src/base/lanes.h"
 #include "src/codec/lloyd_max.h"
+
+#define TERSEKV_INL_NAMESPACE page_mean_plain
+#include "src/codec/normalise-inl.h"
 
 namespace tersekv {
 
-void MeasurePageMean(const HeadCodec& codec, const float* rows, size_t n, uint8_t* out) {
+void MeasurePageMean(HeadCodec codec, const float* rows, size_t n, uint8_t* out) {
+  codec.page_mean = nullptr;  // of the page before
   const size_t d = static_cast<size_t>(codec.d);
+  std::array<double, 1024> sum = {};  // the largest head_dim
+  std::array<float, 1024> row;
+  for (size_t t = 0; t < n; ++t) {
+    std::copy(rows + t * d, rows + (t + 1) * d, row.begin());
+    page_mean_plain::Normalise(ScalarLanes(), codec, row.data());
+    for (size_t c = 0; c < d; ++c) sum[c] += static_cast<double>(row[c]);
+  }
   for (size_t c = 0; c < d; ++c) {
-    double sum = 0;
-    for (size_t t = 0; t < n; ++t) {
-      float v = rows[t * d + c];
-      if (codec.mean != nullptr) v -= codec.mean[c];
-      if (codec.inv_scale != nullptr) v *= codec.inv_scale[c];
-      sum += static_cast<double>(v);
-    }
-    const uint16_t half = F32ToBF16(static_cast<float>(sum / static_cast<double>(n)));
+    const uint16_t half = F32ToBF16(static_cast<float>(sum[c] / static_cast<double>(n)));
     std::memcpy(out + 2 * c, &half, 2);
   }
 }

@@ -12,7 +12,7 @@
 namespace tersekv {
 
 // mean=page: the mean of rows [n, d] after mean and scale, summed in fp64 in token order, stored as [d] bf16 at `out`.
-void MeasurePageMean(const HeadCodec& codec, const float* rows, size_t n, uint8_t* out);
+void MeasurePageMean(HeadCodec codec, const float* rows, size_t n, uint8_t* out);
 // mean: [d]
 void ReadPageMean(const SideLayout& side, const uint8_t* unit, float* mean);
 

@@ -12,11 +12,22 @@
 #include "src/codec/row_statistics.h"
 
 namespace tersekv {
+namespace {
+
+constexpr uint32_t kPosition = 1u << 31;  // of a failure: the rest is a position, not a row of the step
+
+}  // namespace
 
 void History::WriteRows(int layer, Kv side, const float* rows, ptrdiff_t row_stride, int worker, int workers) {
   const size_t l = static_cast<size_t>(layer);
   const int heads = config_.layers[l].kv_heads;
   EncodeScratch* scratch = &memory_->workers[static_cast<size_t>(worker)];
+  const auto measured = [](const StepSequence& part) { return part.new_stats != nullptr; };
+  if (SharedScaleOf(config_.spec.k.family) == SharedScale::kTensor &&
+      std::any_of(step_.begin(), step_.end(), measured)) {
+    if (worker == 0) WriteMeasured(layer, side, rows, row_stride, scratch);
+    return;
+  }
   for (int head = worker; head < heads; head += workers) {
     for (const StepSequence& part : step_) {
       if (config_.spec.raw()) {
@@ -25,9 +36,34 @@ void History::WriteRows(int layer, Kv side, const float* rows, ptrdiff_t row_str
       }
       StoreStepRows(layer, side, head, rows, row_stride, part);
       if (failure_ >= 0) continue;
-      if (part.new_stats) Measure(layer, side, head, part, scratch);
+      if (part.new_stats) {
+        Measure(layer, side, head, part, scratch);
+        if (SharedScaleOf(config_.spec.k.family) == SharedScale::kHead) {
+          ShareScale(layer, side, head, part, MeasurePeak(layer, side, head, part, scratch));
+        }
+      }
       Pack(layer, side, head, part, scratch);
     }
+    written_[written_at_[l] + static_cast<size_t>(2 * head) + static_cast<size_t>(side)] = 1;
+  }
+}
+
+// A step in which sequences measure one scale for all heads, once in the life of each: one worker does everything.
+void History::WriteMeasured(int layer, Kv side, const float* rows, ptrdiff_t stride, EncodeScratch* scratch) {
+  const size_t l = static_cast<size_t>(layer);
+  const int heads = config_.layers[l].kv_heads;
+  for (const StepSequence& part : step_) {
+    for (int head = 0; head < heads; ++head) StoreStepRows(layer, side, head, rows, stride, part);
+    if (failure_ >= 0) break;
+    float peak = 0;
+    for (int head = 0; head < heads && part.new_stats; ++head) {
+      Measure(layer, side, head, part, scratch);
+      peak = std::max(peak, MeasurePeak(layer, side, head, part, scratch));
+    }
+    for (int head = 0; head < heads && part.new_stats; ++head) ShareScale(layer, side, head, part, peak);
+    for (int head = 0; head < heads; ++head) Pack(layer, side, head, part, scratch);
+  }
+  for (int head = 0; head < heads; ++head) {
     written_[written_at_[l] + static_cast<size_t>(2 * head) + static_cast<size_t>(side)] = 1;
   }
 }
@@ -85,9 +121,24 @@ void History::Measure(int layer, Kv side, int head, const StepSequence& part, En
   Statistics::Layer& stats = part.new_stats->layers[static_cast<size_t>(layer)];
   Statistics::Side& s = side == Kv::kK ? stats.k : stats.v;
   const size_t at = static_cast<size_t>(head) * static_cast<size_t>(d);
-  RowMean(scratch->rows.data(), kStatsTokens, d, s.mean.data() + at);
-  if (s.scale.empty()) return;
+  if (parts_.mean) RowMean(scratch->rows.data(), kStatsTokens, d, s.mean.data() + at);
+  if (side == Kv::kV || !config_.spec.scale) return;
   RowScale(scratch->rows.data(), kStatsTokens, d, s.mean.data() + at, s.scale.data() + at, s.inv_scale.data() + at);
+}
+
+// Of the rows that Measure has left in the scratch.
+float History::MeasurePeak(int layer, Kv side, int head, const StepSequence& part, EncodeScratch* scratch) const {
+  const HeadCodec codec = CodecOf(layer, side, head, part.new_stats.get());
+  float* row = scratch->encode.data();
+  return RowPeak(codec, scratch->rows.data(), kStatsTokens, row, row + codec.d);
+}
+
+void History::ShareScale(int layer, Kv side, int head, const StepSequence& part, float peak) const {
+  const int d = layouts_[static_cast<size_t>(layer)].side(side).d;
+  Statistics::Layer& stats = part.new_stats->layers[static_cast<size_t>(layer)];
+  Statistics::Side& s = side == Kv::kK ? stats.k : stats.v;
+  const size_t at = static_cast<size_t>(head) * static_cast<size_t>(d);
+  ApplySharedScale(SharedScaleOfPeak(peak), d, s.scale.data() + at, s.inv_scale.data() + at);
 }
 
 void History::Pack(int layer, Kv side, int head, const StepSequence& part, EncodeScratch* scratch) {
@@ -109,7 +160,15 @@ void History::Pack(int layer, Kv side, int head, const StepSequence& part, Encod
       codec.page_mean = scratch->page_mean.data();
     }
     if (!PackRows(s, codec, n, unit, slot, scratch)) {
-      return Fail(layer, side, head, static_cast<size_t>(part.queries.back().row));
+      int64_t bad = order;  // the first that can't be encoded alone
+      for (; bad + 1 < end; ++bad) {
+        const size_t copies = s.page_record ? n : 1;
+        for (size_t t = 0; t < copies; ++t) {
+          GatherRows(raw, head, s.d, bad, bad + 1, scratch->rows.data() + t * static_cast<size_t>(s.d));
+        }
+        if (!PackRows(s, codec, copies, unit, slot, scratch)) break;
+      }
+      return FailToken(layer, side, head, part, bad);
     }
     order = end;
   }
@@ -170,12 +229,25 @@ void History::Fail(int layer, Kv side, int head, size_t row) {
   failure_.compare_exchange_strong(none, where);
 }
 
+void History::FailToken(int layer, Kv side, int head, const StepSequence& part, int64_t order) {
+  const int32_t position = part.sequence->positions[static_cast<size_t>(order)];
+  Fail(layer, side, head, kPosition | static_cast<uint32_t>(position));
+}
+
 Status History::FailureStatus() const {
   const int64_t where = failure_;
+  const char* side = (where >> 44) & 1 ? "V" : "K";
+  const int64_t layer = where >> 45, head = (where >> 32) & 0xfff, row = where & 0x7fffffff;
+  if ((where & kPosition) != 0) {
+    return DataLoss(fmt::format(
+        "{} of the token at position {} (layer {}, KV head {}) is too large to be stored as {}: nothing was "
+        "appended; use a spec with a wider range, or a profile of this model",
+        side, row, layer, head, FormatSpec(config_.spec)));
+  }
   return DataLoss(
       fmt::format("{} of token {} of the step (layer {}, KV head {}) is not finite or too large for a raw row: "
                   "nothing was appended; the model's output before it is already damaged",
-                  (where >> 44) & 1 ? "V" : "K", where & 0xffffffff, where >> 45, (where >> 32) & 0xfff));
+                  side, row, layer, head));
 }
 
 }  // namespace tersekv

@@ -55,6 +55,8 @@ std::optional<double> LevelDistortion(const KvSpec& spec, Kv side, int head_dim)
     case Family::kKivi:
       return AffineDistortion(bits, side == Kv::kK ? spec.page : spec.group > 0 ? spec.group : head_dim);
     case Family::kFp8:
+    case Family::kFp8Head:
+    case Family::kFp8Tensor:
       return 7.0e-4;
     case Family::kMxfp4:
       return .0132;

@@ -7,13 +7,14 @@
 
 #include "src/base/check.h"
 #include "src/calibration/collector.h"
+#include "src/codec/row_statistics.h"
 
 namespace tersekv {
 namespace {
 
-constexpr double kScaleFloor = 1e-3;   // of the head's largest, as for sequences without a profile
-constexpr double kWeightFloor = 1e-6;  // likewise; a channel that no query reads must not take all the range
-constexpr double kSinkRatio = 4;       // a key twice as far from the mean as others are
+constexpr double kWeightFloor =
+    1e-6;                         // of the head's largest; a channel that no query reads must not take all the range
+constexpr double kSinkRatio = 4;  // a key twice as far from the mean as others are
 constexpr size_t kSinkLayerShare = 8;  // in one layer of eight
 
 void FillSide(const Moments& moments, const double* weight, size_t at, size_t d, ProfileSide* side) {
@@ -103,19 +104,11 @@ ProfileLayer MakeLayer(const LayerShape& shape, const std::vector<HeadSums>& hea
 void BalancedScale(const double* variance, const double* weight, size_t d, float* out) {
   const double heaviest = weight == nullptr ? 0 : *std::max_element(weight, weight + d);
   std::vector<double> scale(d);
-  double largest = 0;
   for (size_t c = 0; c < d; ++c) {
     const double w = heaviest > 0 ? std::max(weight[c], kWeightFloor * heaviest) : 1;
     scale[c] = std::sqrt(std::sqrt(variance[c] / w));
-    largest = std::max(largest, scale[c]);
   }
-  double log_sum = 0;
-  for (double& s : scale) {
-    s = largest > 0 ? std::max(s, kScaleFloor * largest) : 1;
-    log_sum += std::log(s);
-  }
-  const double geometric_mean = std::exp(log_sum / static_cast<double>(d));
-  for (size_t c = 0; c < d; ++c) out[c] = static_cast<float>(scale[c] / geometric_mean);
+  NormaliseScale(scale.data(), d, out);
 }
 
 Status Collector::MakeStatistics(const std::vector<std::vector<float>>& output_square, Profile* profile) const {

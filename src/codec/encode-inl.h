@@ -4,25 +4,12 @@
 // names in TERSEKV_INL_NAMESPACE; the includer has included half.h, head_codec.h and lloyd_max.h.
 
 #include "src/codec/lloyd_max-inl.h"
+#include "src/codec/normalise-inl.h"
 #include "src/codec/tree_sum-inl.h"
 #include "src/transform/rotate-inl.h"
 
 namespace tersekv {
 namespace TERSEKV_INL_NAMESPACE {
-
-// x: [d] lane groups, minus mean, over scale, minus the page's mean.
-template <class L>
-void Normalise(L lanes, const HeadCodec& codec, float* x) {
-  if (codec.mean == nullptr && codec.inv_scale == nullptr && codec.page_mean == nullptr) return;
-  for (int c = 0; c < codec.d; ++c) {
-    float* p = x + static_cast<size_t>(c) * lanes.Count();
-    auto v = lanes.Load(p);
-    if (codec.mean != nullptr) v = lanes.Sub(v, lanes.Set(codec.mean[c]));
-    if (codec.inv_scale != nullptr) v = lanes.Mul(v, lanes.Set(codec.inv_scale[c]));
-    if (codec.page_mean != nullptr) v = lanes.Sub(v, lanes.Set(codec.page_mean[c]));
-    lanes.Store(v, p);
-  }
-}
 
 // Encodes one block of Count() rows. x: [d] lane groups (channel-major), destroyed. codes: [Count(), d]; scales:
 // [Count()] bf16. scratch: EncodeScratchFloats(d, Count()). False: a row is not finite or its norm overflows, outputs

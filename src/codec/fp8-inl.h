@@ -22,5 +22,16 @@ inline void DecodeRecord(Fp8, const RecordShape& shape, const uint8_t* record, f
   for (int c = 0; c < d; ++c) y[c] = E4M3ToF32(record[c]) * scale;
 }
 
+template <Family family>
+void EncodeRecord(Fp8Codes<family>, const RecordShape& shape, const RecordRow& row, uint8_t* __restrict record) {
+  const float* y = row.y;
+  for (int c = 0; c < shape.d; ++c) record[c] = static_cast<uint8_t>(F32ToE4M3(y[c]));
+}
+
+template <Family family>
+void DecodeRecord(Fp8Codes<family>, const RecordShape& shape, const uint8_t* record, float* __restrict y) {
+  for (int c = 0; c < shape.d; ++c) y[c] = E4M3ToF32(record[c]);
+}
+
 }  // namespace TERSEKV_INL_NAMESPACE
 }  // namespace tersekv

@@ -29,23 +29,8 @@ inline void MetricInputs(const RecordRow& row, int d, float step, int16_t* z) {
   }
 }
 
-// The bf16 scale of a row, by docs/numerics.md, steps 5 and 6. `table` gives the step; levels: [d].
-inline uint16_t LevelScale(const LevelTable& table, const RecordShape& shape, const RecordRow& row,
-                           const int8_t* levels) {
-  float sums[32] = {};
-  int32_t n2 = 0;
-  const int whole = shape.d / 32 * 32;
-  for (int c = 0; c < whole; c += 32) {
-    for (int l = 0; l < 32; ++l) sums[l] += row.y[c + l] * static_cast<float>(levels[c + l]);
-  }
-  for (int c = whole; c < shape.d; ++c) sums[c - whole] += row.y[c] * static_cast<float>(levels[c]);
-  for (int half = 16; half > 0; half /= 2) {
-    for (int l = 0; l < half; ++l) sums[l] += sums[l + half];
-  }
-  for (int c = 0; c < shape.d; ++c) n2 += levels[c] * levels[c];
-  const float g = LloydMaxScale(table, shape.norm, row.s2, row.s, row.sqrt_d, sums[0], static_cast<float>(n2), 0.0f);
-  return F32ToBF16(g < 0x1.fep127f ? g : 0x1.fep127f);  // saturates at bf16's largest
-}
+// bf16 of a scale; saturates at bf16's largest.
+inline uint16_t StoredScale(float g) { return F32ToBF16(g < 0x1.fep127f ? g : 0x1.fep127f); }
 
 inline void StoreScale(uint16_t scale, uint8_t* at) {
   at[0] = static_cast<uint8_t>(scale);

@@ -98,6 +98,10 @@ inline constexpr FamilyRow kFamilies[] = {
      CodecCost::kNone, "raw bfloat16"},
     {Family::kFp8,       Storage::kRecords, SpecForm::kWord, "fp8",    "fp8",       {8, 8},          &kPlainDefaults,
      CodecCost::kTable, "E4M3 with an fp32 scale a vector"},
+    {Family::kFp8Head,   Storage::kRecords, SpecForm::kWord, "fp8-head", "fp8-head", {8, 8},         &kPlainDefaults,
+     CodecCost::kTable, "E4M3 with one scale a KV head, from the statistics"},
+    {Family::kFp8Tensor, Storage::kRecords, SpecForm::kWord, "fp8-tensor", "fp8-tensor", {8, 8},     &kPlainDefaults,
+     CodecCost::kTable, "E4M3 with one scale a layer for K and one for V, from the statistics"},
     {Family::kInt8,      Storage::kCodes,   SpecForm::kWord, "int8",   "int8",      {8, 8},          &kPlainDefaults,
      CodecCost::kInteger, "8-bit integers with a bf16 scale a vector"},
     {Family::kMxfp4,     Storage::kRecords, SpecForm::kWord, "mxfp4",  "mxfp4",     {4, 4},          &kPlainDefaults,
@@ -148,6 +152,13 @@ constexpr const FamilyRow* FindFamily(Family family) {
 constexpr const FamilyRow& RowOf(Family family) { return *FindFamily(family); }
 
 constexpr Storage StorageOf(Family family) { return RowOf(family).storage; }
+
+// What shares one scale that the statistics hold because the records have none.
+enum class SharedScale : uint8_t { kNone, kHead, kTensor };
+constexpr SharedScale SharedScaleOf(Family family) {
+  if (family == Family::kFp8Head) return SharedScale::kHead;
+  return family == Family::kFp8Tensor ? SharedScale::kTensor : SharedScale::kNone;
+}
 
 static_assert(
     [] {

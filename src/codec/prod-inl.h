@@ -1,35 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows <-> prod records. No include guard: compiled once per SIMD target, into the namespace that the includer names in
 // TERSEKV_INL_NAMESPACE; the includer has included <cstring>, half.h, lanes.h, row_codes.h, prod.h and, into the same
-// namespace, encode-inl.h (TreeSum, RotateForward). d is at most 1024.
+// namespace, encode-inl.h (LloydMaxQuantise, TreeSum, RotateForward). d is at most 1024.
 
 namespace tersekv {
 namespace TERSEKV_INL_NAMESPACE {
-
-// y: [d] = sqrt(d) R x', of norm s and largest magnitude peak. level: [d] levels, code: [d]. Returns what a level is
-// worth in y.
-inline float ProdQuantise(const LevelTable& table, const float* y, size_t d, float s, float peak, float* level,
-                          uint8_t* code) {
-  if (table.grid != 0) {
-    const float grid = static_cast<float>(table.grid), ratio = grid / peak;
-    for (size_t c = 0; c < d; ++c) {
-      const float shifted = y[c] * ratio + 0x1.8p23f;  // rounds to an integer, to even on a tie
-      level[c] = shifted - 0x1.8p23f;
-    }
-    for (size_t c = 0; c < d; ++c) code[c] = static_cast<uint8_t>(static_cast<int>(level[c] + grid));
-    return peak / grid;
-  }
-  const float lowest = static_cast<float>(table.level[0]);
-  for (size_t c = 0; c < d; ++c) level[c] = lowest;
-  for (size_t c = 0; c < d; ++c) code[c] = 0;
-  for (size_t k = 0; k + 1 < static_cast<size_t>(table.count); ++k) {  // strict: ties go down
-    const float threshold = table.threshold[k] * s;
-    const float rise = static_cast<float>(table.level[k + 1] - table.level[k]);
-    for (size_t c = 0; c < d; ++c) level[c] += y[c] > threshold ? rise : 0.0f;
-    for (size_t c = 0; c < d; ++c) code[c] = static_cast<uint8_t>(code[c] + (y[c] > threshold ? 1 : 0));
-  }
-  return table.step * s;
-}
 
 inline uint16_t ProdF16(float v) { return F32ToF16(v < 65504.0f ? v : 65504.0f); }  // v >= 0; saturates
 
@@ -52,9 +27,12 @@ inline void EncodeRecord(Prod, const RecordShape& shape, const RecordRow& row, u
     std::memset(record, 0, Prod::Bytes(shape));
     return;
   }
-  const float worth = ProdQuantise(table, y, d, row.s, peak, level, code);
-  for (size_t c = 0; c < d; ++c) residual[c] = y[c] - level[c] * worth;
   const ScalarLanes lanes;
+  for (size_t c = 0; c < d; ++c) level[c] = y[c];
+  LloydMaxQuantise(lanes, table, level, shape.d, row.s, projected, &peak);
+  for (size_t c = 0; c < d; ++c) code[c] = static_cast<uint8_t>(projected[c]);
+  const float worth = table.grid != 0 ? peak / static_cast<float>(table.grid) : table.step * row.s;  // of a level in y
+  for (size_t c = 0; c < d; ++c) residual[c] = y[c] - level[c] * worth;
   const float left = lanes.Sqrt(TreeSum(lanes, shape.d, sums, [&](size_t c) { return residual[c] * residual[c]; }));
   // In units of the stored norm: y is sqrt(d) times as long as x'.
   const uint16_t norm = ProdF16(table.grid != 0 ? peak / row.sqrt_d : row.s);
@@ -70,7 +48,7 @@ inline void EncodeRecord(Prod, const RecordShape& shape, const RecordRow& row, u
   std::memcpy(signs + d / 8 + 2, &gamma, 2);
 }
 
-// z: [d], becomes S^T z. scratch: [d].
+// z: [d], becomes S^T z; S is one of ProjectionKindOf. scratch: [d].
 inline void ProdProjectBack(const RotationOp& op, float* z, float* scratch) {
   const size_t d = static_cast<size_t>(op.d());
   if (op.kind() == RotationKind::kHadamard) {
@@ -78,24 +56,19 @@ inline void ProdProjectBack(const RotationOp& op, float* z, float* scratch) {
     for (size_t c = 0; c < d; ++c) z[c] *= op.signs()[c];
     return;
   }
-  if (op.kind() == RotationKind::kGaussian) {
-    using Eight = float __attribute__((vector_size(32)));
-    for (size_t c = 0; c < d; ++c) {
-      const float* column = op.matrix() + c * d;
-      Eight sum = {};
-      for (size_t r = 0; r < d; r += 8) {
-        Eight a, b;
-        std::memcpy(&a, column + r, sizeof(a));
-        std::memcpy(&b, z + r, sizeof(b));
-        sum += a * b;
-      }
-      scratch[c] = ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
+  using Eight = float __attribute__((vector_size(32)));  // a Gaussian S
+  for (size_t c = 0; c < d; ++c) {
+    const float* column = op.matrix() + c * d;
+    Eight sum = {};
+    for (size_t r = 0; r < d; r += 8) {
+      Eight a, b;
+      std::memcpy(&a, column + r, sizeof(a));
+      std::memcpy(&b, z + r, sizeof(b));
+      sum += a * b;
     }
-    std::memcpy(z, scratch, d * sizeof(float));
-    return;
+    scratch[c] = ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
   }
-  op.ApplyTransposed(z, scratch);
-  for (size_t c = 0; c < d; ++c) z[c] *= op.sqrt_d();
+  std::memcpy(z, scratch, d * sizeof(float));
 }
 
 // y: [d]

@@ -21,7 +21,8 @@
 
 namespace tersekv {
 
-inline constexpr std::tuple<Fp8, Mxfp4, Nvfp4, Q8_0, Q5_0, Q4_0, Iq4Nl, Trellis, Vq2, Prod, KiviKeys, KiviValues>
+inline constexpr std::tuple<Fp8, Fp8Head, Fp8Tensor, Mxfp4, Nvfp4, Q8_0, Q5_0, Q4_0, Iq4Nl, Trellis, Vq2, Prod,
+                            KiviKeys, KiviValues>
     kRecordTags;
 
 // Calls f(tag) for each tag.

@@ -7,6 +7,7 @@
 #include "src/codec/fp4-inl.h"
 #include "src/codec/fp8-inl.h"
 #include "src/codec/ggml_blocks-inl.h"
+#include "src/codec/integer_levels-inl.h"
 #include "src/codec/kivi-inl.h"
 #include "src/codec/prod-inl.h"
 #include "src/codec/trellis-inl.h"

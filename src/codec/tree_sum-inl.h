@@ -11,9 +11,12 @@ template <class L, class F>
 typename L::F TreeSum(L lanes, int d, float* sums, F&& f) {
   const size_t n = lanes.Count();
   for (int l = 0; l < 32; ++l) lanes.Store(lanes.Set(0.0f), sums + static_cast<size_t>(l) * n);
-  for (int c = 0; c < d; ++c) {
-    float* sum = sums + static_cast<size_t>(c % 32) * n;
-    lanes.Store(lanes.Add(lanes.Load(sum), f(static_cast<size_t>(c) * n)), sum);
+  for (int block = 0; block < d; block += 32) {
+    const int count = d - block < 32 ? d - block : 32;
+    for (int l = 0; l < count; ++l) {
+      float* sum = sums + static_cast<size_t>(l) * n;
+      lanes.Store(lanes.Add(lanes.Load(sum), f(static_cast<size_t>(block + l) * n)), sum);
+    }
   }
   for (int half = 16; half > 0; half /= 2) {
     for (int l = 0; l < half; ++l) {

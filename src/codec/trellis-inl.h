@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Search and reading of trellis.h. No include guard: compiled once per SIMD target and plainly, into the namespace that
-// the includer names in TERSEKV_INL_NAMESPACE; the includer has included trellis.h and pack.h. All of the search is
-// integers, so every target finds the same symbols.
+// the includer names in TERSEKV_INL_NAMESPACE; the includer has included trellis.h, pack.h and, into the same
+// namespace, integer_levels-inl.h. All of the search is integers, so every target finds the same symbols.
 
 namespace tersekv {
 namespace TERSEKV_INL_NAMESPACE {

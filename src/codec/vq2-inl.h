@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Search and reading of vq2.h. No include guard: compiled once per SIMD target and plainly, into the namespace that the
-// includer names in TERSEKV_INL_NAMESPACE; the includer has included vq2.h and pack.h. All of the search is integers,
-// so every target finds the same indices.
+// includer names in TERSEKV_INL_NAMESPACE; the includer has included vq2.h, pack.h and, into the same namespace,
+// integer_levels-inl.h. All of the search is integers, so every target finds the same indices.
 
 namespace tersekv {
 namespace TERSEKV_INL_NAMESPACE {

@@ -53,13 +53,9 @@ class TileWork {
   // packed: whether packed tokens will be attended.
   HWY_ATTR void LoadQueries(bool packed) {
     packed = packed && !view_.layout->k.raw();
-    const float* mean = nullptr;
-    const float* scale = nullptr;
-    if (view_.stats != nullptr) {
-      const size_t at = static_cast<size_t>(tile_.kv_head) * dk_;
-      mean = view_.stats->k.mean.data() + at;
-      scale = view_.stats->k.scale.empty() ? nullptr : view_.stats->k.scale.data() + at;
-    }
+    const size_t at = static_cast<size_t>(tile_.kv_head) * dk_;
+    const float* mean = view_.stats != nullptr ? PartOf(view_.stats->k.mean, at) : nullptr;
+    const float* scale = view_.stats != nullptr ? PartOf(view_.stats->k.scale, at) : nullptr;
     for (int r = 0; r < rows_; ++r) {
       const int head = Head(r);
       const float* q =
@@ -97,9 +93,8 @@ class TileWork {
   // Joins both, undoes the value transform, writes the outputs.
   void Write(const SoftmaxState& packed, const SoftmaxState& raw) {
     const size_t at = static_cast<size_t>(tile_.kv_head) * dv_;
-    const float* mean = view_.stats != nullptr ? view_.stats->v.mean.data() + at : nullptr;
-    const float* scale =
-        view_.stats != nullptr && !view_.stats->v.scale.empty() ? view_.stats->v.scale.data() + at : nullptr;
+    const float* mean = view_.stats != nullptr ? PartOf(view_.stats->v.mean, at) : nullptr;
+    const float* scale = view_.stats != nullptr ? PartOf(view_.stats->v.scale, at) : nullptr;
     for (int r = 0; r < rows_; ++r) {
       const int head = Head(r);
       const float sink = call_.params.sinks != nullptr ? call_.params.sinks[head] : kMinusInfinity;
@@ -132,6 +127,9 @@ class TileWork {
   static constexpr int kFastBits = 4;    // wider codes are worth 16 bits
   static constexpr int kDirectRows = 8;  // up to here codes are decoded again for every four rows
 
+  static const float* PartOf(const std::vector<float>& all, size_t at) {
+    return all.empty() ? nullptr : all.data() + at;
+  }
   template <class T>
   static T* Strided(T* base, ptrdiff_t bytes) {
     using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -66,9 +67,40 @@ TEST(MeasureRowStats, OnlyWhatTheSpecTakes) {
   EXPECT_TRUE(stats("k4v4", Kv::kV).scale.empty());
   EXPECT_TRUE(stats("k4v4+scale=off", Kv::kK).scale.empty());
   EXPECT_TRUE(stats("q8_0", Kv::kK).mean.empty());
+  EXPECT_TRUE(stats("fp8-head", Kv::kK).mean.empty());
+  EXPECT_EQ(stats("fp8-tensor+mean=stats", Kv::kV).mean.size(), 64u);
   double mean = 0;
   for (size_t i = 0; i < 100; ++i) mean += static_cast<double>(rows[i * 64 + 5]) / 100;
   EXPECT_NEAR(static_cast<double>(stats("k4v4", Kv::kK).mean[5]), mean, 1e-7);
+}
+
+// The scale takes the peak, after the rotation, to between 112 and 224 of 448, and is a power of two.
+TEST(MeasureRowStats, SharedScalesLeaveRoomForTwiceThePeak) {
+  for (const char* text : {"fp8-head", "fp8-tensor+rot=h1+mean=stats", "fp8-head+rot=h2"}) {
+    const KvSpec spec = ParseSpec(text).value();
+    for (const float size : {1e-12f, 1.0f, 3e4f}) {
+      std::vector<float> rows = reference::GaussianRows(14, 256, 64);
+      for (float& v : rows) v *= size;
+      const RowStats stats = MeasureRowStats(spec, Kv::kK, 64, rows.data(), 256);
+      ASSERT_EQ(stats.scale, std::vector<float>(64, stats.scale[0])) << text;
+      int exponent;
+      EXPECT_EQ(std::frexp(stats.scale[0], &exponent), 0.5f);
+      const auto codec = VectorCodec::Create(spec, Kv::kK, 64, 0, 0, stats).value();
+      EXPECT_NEAR(MeasureDistortion(*codec, rows.data(), 256).value(), 7.0e-4, 0.4e-4) << text << " " << size;
+      std::vector<uint8_t> once(256 * 64);
+      ASSERT_TRUE(codec->Encode(rows.data(), 256, once.data()).ok());
+      uint8_t largest = 0;
+      for (const uint8_t code : once) largest = std::max<uint8_t>(largest, code & 0x7f);
+      EXPECT_GE(largest, 0x6e) << "112 is the code 6e";
+      EXPECT_LE(largest, 0x76) << "224 is the code 76";
+    }
+  }
+}
+
+TEST(MeasureRowStats, SharedScaleOfZeros) {
+  const std::vector<float> rows(64 * 10, 0.0f);
+  const KvSpec spec = ParseSpec("fp8-head").value();
+  EXPECT_EQ(MeasureRowStats(spec, Kv::kV, 64, rows.data(), 10).scale, std::vector<float>(64, 1.0f));
 }
 
 }  // namespace

@@ -120,6 +120,34 @@ TEST(Step, ValuesThatCannotBeStoredFailTheStep) {
   }
 }
 
+// A row that fits the window but not its codec fails the step that packs it, by its own position.
+TEST(Step, ARowThatCannotBeEncodedIsNamedByItsPosition) {
+  for (const char* spec :
+       {"k4v4+sink=2+win=9", "fp8+mean=profile+scale=on+win=9", "kivi-k4v4+mean=profile+scale=on+win=9+page=64"}) {
+    Model model = reference::MakeModel(spec, kTwoLayers);
+    for (const LayerShape& shape : kTwoLayers) {
+      const std::vector<float> k(static_cast<size_t>(2 * shape.head_dim_k), 1e-17f);  // 1000 becomes 1e20
+      const std::vector<float> v(static_cast<size_t>(2 * shape.head_dim_v), 1e-17f);
+      model.config.statistics.push_back({k, k, v, v});
+    }
+    auto cache = reference::MakeCache(model);
+    (void)reference::RunStep(cache.get(), model, TokenRun(0, 0, 62));
+    std::vector<Token> step = TokenRun(0, 62, 5);
+    for (Token& t : step) t.pos += 100;
+    ASSERT_TRUE(cache->BeginStep(reference::StepTokens(step)).ok());
+    WriteBadRow(cache.get(), model, step, 1, Kv::kV, 1, 1, 1000);  // position 163
+    ASSERT_TRUE(cache->EndStep().ok()) << "it is in the window";
+    step = TokenRun(0, 67, 80);
+    for (Token& t : step) t.pos += 100;
+    ASSERT_TRUE(cache->BeginStep(reference::StepTokens(step)).ok());
+    WriteBadRow(cache.get(), model, step, 0, Kv::kK, 0, 0, 1);
+    const Status status = cache->EndStep();
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss) << spec;
+    EXPECT_THAT(status.message(), HasSubstr("V of the token at position 163 (layer 1, KV head 1)")) << spec;
+    EXPECT_EQ(cache->Length(0), 67);
+  }
+}
+
 TEST(Step, LargestF16ValueCanBeStored) {
   const Model model = reference::MakeModel("k4v4", kTwoLayers);
   auto cache = reference::MakeCache(model);

@@ -180,6 +180,18 @@ TEST(Statistics, AreRefusedByABudgetTheyDoNotFit) {
   EXPECT_EQ(status.code(), StatusCode::kOutOfBudget);
   EXPECT_THAT(status.message(), HasSubstr(std::to_string(bytes)));
 }
+
+TEST(Statistics, SharedScalesNeedVariances) {
+  Model model = reference::MakeModel("fp8-head", {{4, 2, 64, 64}});
+  const std::vector<float> ones(128, 1.0f);
+  model.config.statistics = {{ones, ones, ones, ones, ones, {}}};
+  const Status status = KvCache::Create(model.config).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("have 128 of K and 0 of V; they must have 128 and 128"));
+  model.config.statistics[0].v_variance = std::vector<float>(128, -1.0f);
+  EXPECT_THAT(KvCache::Create(model.config).status().message(), HasSubstr("hold -1"));
+}
+
 TEST_P(Budget, AFailedBeginChangesNothing) {
   const Model model = SmallModel(600 << 10), free = SmallModel(0);
   auto cache = reference::MakeCache(model), twin = reference::MakeCache(free);

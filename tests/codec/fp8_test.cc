@@ -142,5 +142,49 @@ TEST(Fp8, GoldenRecord) {
   EXPECT_EQ(Encode(rows, 16), expected);
 }
 
+// fp8-head, fp8-tensor: the codes alone, of the value itself.
+std::vector<uint8_t> Codes(const std::vector<float>& row) {
+  const int d = static_cast<int>(row.size());
+  const auto head = reference::EncodeRows(Fp8Head(), row, d, [](auto&&... a) { plain::EncodeRecord(a...); });
+  const auto tensor = reference::EncodeRows(Fp8Tensor(), row, d, [](auto&&... a) { plain::EncodeRecord(a...); });
+  EXPECT_EQ(head, tensor);
+  return head;
+}
+std::vector<float> Values(const std::vector<uint8_t>& codes) {
+  return reference::DecodeRows(Fp8Head(), codes, static_cast<int>(codes.size()),
+                               [](auto&&... a) { plain::DecodeRecord(a...); });
+}
+
+TEST(Fp8Codes, RecordsHaveTheListedSize) {
+  for (const int d : kDims) {
+    EXPECT_EQ(Fp8Head::Bytes(reference::ShapeOf(d)), static_cast<size_t>(d));
+    EXPECT_EQ(static_cast<double>(d), reference::ListedBytes(Family::kFp8Head, d));
+    EXPECT_EQ(static_cast<double>(d), reference::ListedBytes(Family::kFp8Tensor, d));
+  }
+}
+
+// Under a row's own scale they are the codes of fp8.
+TEST(Fp8Codes, AreThoseOfFp8OfTheScaledRow) {
+  const int d = 64;
+  const std::vector<float> rows = reference::BlockRows(3, 2000, d);
+  for (size_t at = 0; at < rows.size(); at += d) {
+    const std::vector<uint8_t> expected = Reference(&rows[at], d);
+    float scale;
+    std::memcpy(&scale, &expected[static_cast<size_t>(d)], 4);
+    if (scale == 0) continue;
+    std::vector<float> row(rows.begin() + static_cast<ptrdiff_t>(at), rows.begin() + static_cast<ptrdiff_t>(at) + d);
+    for (float& v : row) v /= scale;
+    ASSERT_EQ(Codes(row), std::vector<uint8_t>(expected.begin(), expected.begin() + d)) << "row " << at / d;
+  }
+}
+
+TEST(Fp8Codes, SaturateAndKeepEveryValueOfE4M3) {
+  EXPECT_EQ(Codes({0, -0.0f, 1, -1, 448, -448, 464, 1e6f, -3e38f, 0x1p-9f, 0x1p-10f, -0x1.8p-10f}),
+            (std::vector<uint8_t>{0, 0x80, 0x38, 0xb8, 0x7e, 0xfe, 0x7e, 0x7e, 0xfe, 1, 0, 0x81}));
+  std::vector<uint8_t> codes;
+  for (int c = 0; c < 256; ++c) codes.push_back(static_cast<uint8_t>(c % 128 == 127 ? 0x7e : c));
+  EXPECT_EQ(Codes(Values(codes)), codes);
+}
+
 }  // namespace
 }  // namespace tersekv

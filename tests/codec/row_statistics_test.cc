@@ -122,5 +122,43 @@ TEST(RowStatistics, ScaleFollowsTheRowsLinearly) {
   }
 }
 
+TEST(SharedScale, IsAPowerOfTwoThatLeavesRoom) {
+  EXPECT_EQ(SharedScaleOfPeak(0), 1);
+  EXPECT_EQ(SharedScaleOfPeak(224), 2);  // the peak lies in [112, 224) of the scale
+  EXPECT_EQ(SharedScaleOfPeak(std::nextafter(224.0f, 0.0f)), 1);
+  EXPECT_EQ(SharedScaleOfPeak(112), 1);
+  EXPECT_EQ(SharedScaleOfPeak(std::nextafter(112.0f, 0.0f)), 0.5f);
+  EXPECT_EQ(SharedScaleOfPeak(1e-30f), 0x1p-60f);
+  EXPECT_EQ(SharedScaleOfPeak(3e38f), 0x1p60f);
+  EXPECT_EQ(SharedScaleOfPeak(INFINITY), 0x1p60f);
+  std::vector<float> scale = {1, 3}, inverse = {1, 1.0f / 3};
+  ApplySharedScale(0.25f, 2, scale.data(), inverse.data());
+  EXPECT_EQ(scale, std::vector<float>({0.25f, 0.75f}));
+  EXPECT_EQ(inverse, std::vector<float>({4, 4.0f / 3}));
+}
+
+TEST(SharedScale, PeaksOfRowsAndOfMoments) {
+  const RotationOp none(RotationKind::kNone, 0, 0, 0, false, 32), h1(RotationKind::kHadamard, 0, 0, 0, false, 32);
+  std::vector<float> rows(64, 0.0f), row(32), scratch(32);
+  rows[5] = -8, rows[32 + 7] = 6;
+  std::vector<float> mean(32, 0.0f), inverse(32, 1.0f), variance(32, 0.0f);
+  mean[7] = -4, inverse[7] = 2, variance[3] = 9;
+  HeadCodec codec;
+  codec.d = 32;
+  codec.rotation = &none;
+  EXPECT_EQ(RowPeak(codec, rows.data(), 2, row.data(), scratch.data()), 8);
+  codec.mean = mean.data();
+  codec.inv_scale = inverse.data();
+  EXPECT_EQ(RowPeak(codec, rows.data(), 2, row.data(), scratch.data()), 20);
+  codec.mean = codec.inv_scale = nullptr;
+  codec.rotation = &h1;
+  EXPECT_NEAR(RowPeak(codec, rows.data(), 1, row.data(), scratch.data()), 8 / std::sqrt(32.0f), 1e-6f);
+  EXPECT_EQ(MomentPeak(nullptr, variance.data(), nullptr, 32, false), 18);  // 6 deviations of 3
+  EXPECT_EQ(MomentPeak(mean.data(), variance.data(), inverse.data(), 32, false), 18);
+  variance[3] = 1;
+  EXPECT_EQ(MomentPeak(mean.data(), variance.data(), inverse.data(), 32, false), 8);
+  EXPECT_NEAR(MomentPeak(mean.data(), variance.data(), inverse.data(), 32, true), std::sqrt(65.0f), 1e-6f);
+}
+
 }  // namespace
 }  // namespace tersekv

@@ -35,6 +35,8 @@ TEST(Spec, CanonicalText) {
       {"bf16+page=128", "bf16+page=128"},
       {"f16+page=64", "f16"},
       {"fp8", "fp8"},
+      {"fp8-head+scale=off", "fp8-head"},
+      {"fp8-tensor+rot=h1", "fp8-tensor+rot=h1"},
       {"q8_0+rot=h1", "q8_0+rot=h1"},
       {"iq4_nl+norm=none+sink=0", "iq4_nl"},
       {"k4v4", "k4v4"},

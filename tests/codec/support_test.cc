@@ -68,7 +68,7 @@ TEST(Support, EveryAvailableCodecOfTheListIsSupported) {
   for (const char* text : {"f32", "fp8", "iq4_nl", "k2v2", "k8v8", "k4tv4t", "k2.5qv2.5q", "k8pv8p", "kivi-k3v2-g32"}) {
     EXPECT_EQ(specs.count(text), 1U) << text;
   }
-  EXPECT_EQ(specs.size(), 11U + 7 + 3 + 5 + 7 + 4);  // words without auto, Lloyd-Max, trellis, VQ, prod, kivi
+  EXPECT_EQ(specs.size(), 13U + 7 + 3 + 5 + 7 + 4);  // words without auto, Lloyd-Max, trellis, VQ, prod, kivi
 }
 
 TEST(Support, BitsOfASpec) {
@@ -88,6 +88,8 @@ TEST(Support, BitsOfASpec) {
       {"k2.5qv3q", 64, 64, 3},
       {"k3pv3p", 128, 128, 3.25},
       {"fp8", 128, 128, 8.25},
+      {"fp8-head", 64, 128, 8},
+      {"fp8-tensor", 128, 128, 8},
       {"int8", 128, 128, 8.125},
       {"mxfp4", 128, 128, 4.25},
       {"nvfp4", 64, 64, 4.5},

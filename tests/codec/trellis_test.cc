@@ -11,11 +11,15 @@
 #include <string>
 #include <vector>
 
+#include "src/base/lanes.h"
 #include "src/bits/pack.h"
 #include "tests/reference/record_coder.h"
 #include "tests/reference/rows.h"
 
 #define TERSEKV_INL_NAMESPACE plain
+#include "src/codec/tree_sum-inl.h"
+// after tree_sum-inl.h
+#include "src/codec/integer_levels-inl.h"
 #include "src/codec/trellis-inl.h"
 
 namespace tersekv {

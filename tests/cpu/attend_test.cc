@@ -61,6 +61,11 @@ const char* const kSpecs[] = {"f32",
                               "k2v8+mean=off+scale=off+sink=0+win=0+page=128",
                               "int8",
                               "fp8",
+                              "fp8-head",
+                              "fp8-head+rot=h1+mean=stats+win=20",
+                              "fp8-tensor",
+                              "fp8-tensor+rot=haar+mean=stats+scale=on+sink=3",
+                              "fp8-tensor+mean=page",
                               "mxfp4+rot=h1",
                               "nvfp4+rot=h1+mean=stats",
                               "q8_0",
@@ -186,9 +191,10 @@ TEST_P(AttendSpec, EqualsTheReference) {
     EXPECT_LE(errors.out, bounds.out);
     EXPECT_LE(errors.lse, bounds.lse);
     EXPECT_GT(errors.packed_seen, 0);
-    EXPECT_EQ(errors.raw_seen > 0, model.config.spec.win > 0 || model.config.spec.sink > 0 ||
-                                       model.config.spec.mean != MeanMode::kOff ||
-                                       model.config.spec.k.family == Family::kKivi);
+    EXPECT_EQ(errors.raw_seen > 0,
+              model.config.spec.win > 0 || model.config.spec.sink > 0 || model.config.spec.mean != MeanMode::kOff ||
+                  model.config.spec.k.family == Family::kKivi || model.config.spec.k.family == Family::kFp8Head ||
+                  model.config.spec.k.family == Family::kFp8Tensor);
     all.out = std::max(all.out, errors.out);
     all.lse = std::max(all.lse, errors.lse);
   }
@@ -211,7 +217,9 @@ INSTANTIATE_TEST_SUITE_P(All, AttendSpec,
 
 // Means and scales of a profile, for K and V, and other widths in each layer.
 TEST(Attend, GivenStatisticsAndWidths) {
-  for (const char* spec : {"k4v4", "k4v4+scale=off", "k3v3+mean=page+win=40", "k4tv3", "q8_0+mean=stats+scale=on"}) {
+  for (const char* spec :
+       {"k4v4", "k4v4+scale=off", "k3v3+mean=page+win=40", "k4tv3", "q8_0+mean=stats+scale=on", "fp8-head",
+        "fp8-head+mean=stats+rot=h1", "fp8-tensor+mean=profile+scale=on", "fp8-tensor+rot=h2+mean=page"}) {
     for (const Arithmetic arithmetic : {Arithmetic::kInt16, Arithmetic::kExact}) {
       Random random(12);
       Model model = reference::MakeModel(spec, {{4, 2, 64, 32}, {4, 2, 32, 64}}, 2);
@@ -221,10 +229,12 @@ TEST(Attend, GivenStatisticsAndWidths) {
         for (int i = 0; i < 2 * shape.head_dim_k; ++i) {
           stats.k_mean.push_back(static_cast<float>(3 * random.Gaussian()));
           stats.k_scale.push_back(static_cast<float>(std::exp2(2 * random.Uniform() - 1)));
+          stats.k_variance.push_back(static_cast<float>(std::exp2(4 * random.Uniform() - 2)));
         }
         for (int i = 0; i < 2 * shape.head_dim_v; ++i) {
           stats.v_mean.push_back(static_cast<float>(random.Gaussian()));
           stats.v_scale.push_back(static_cast<float>(std::exp2(2 * random.Uniform() - 1)));
+          stats.v_variance.push_back(static_cast<float>(std::exp2(4 * random.Uniform() - 2)));
         }
       }
       if (ParseSpec(spec).value().v.family == Family::kLloydMax && std::string(spec) != "k4tv3") {

@@ -21,10 +21,10 @@ namespace {
 using reference::Random;
 
 // Bases whose K or V side a tag serves, every width among them.
-const char* const kBases[] = {"fp8",    "mxfp4",      "nvfp4",     "q8_0",          "q5_0",         "q4_0",
-                              "iq4_nl", "k2tv2t",     "k3tv3t",    "k4tv4t",        "k2qv2q",       "k2.5qv2.5q",
-                              "k3qv3q", "k3.5qv3.5q", "k4qv4q",    "k2pv2p",        "k3pv3p",       "k4pv4p",
-                              "k8pv8p", "kivi-k4v4",  "kivi-k2v3", "kivi-k8v5-g32", "kivi-k3v2-g32"};
+const char* const kBases[] = {
+    "fp8",    "fp8-head", "fp8-tensor", "mxfp4",     "nvfp4",      "q8_0",          "q5_0",         "q4_0",   "iq4_nl",
+    "k2tv2t", "k3tv3t",   "k4tv4t",     "k2qv2q",    "k2.5qv2.5q", "k3qv3q",        "k3.5qv3.5q",   "k4qv4q", "k2pv2p",
+    "k3pv3p", "k4pv4p",   "k8pv8p",     "kivi-k4v4", "kivi-k2v3",  "kivi-k8v5-g32", "kivi-k3v2-g32"};
 
 struct Rows {
   size_t n = 0;

@@ -20,7 +20,7 @@ constexpr const char* kSpecs[] = {
     "k2v3+sink=0+win=0",
     "kivi-k4v4+win=7+page=64",
     "q4_0",
-    "k3tv3t+win=9",
+    "k4tv4+win=9",  // of trellis the one that searches least
     "k4v4+mean=page+win=3",
     "f16",
     "k4v4+mean=off+scale=off+win=70",
@@ -32,6 +32,8 @@ constexpr const char* kSpecs[] = {
     "nvfp4+rot=h2+mean=page",
     "k8v5+rot=none+win=128",
     "bf16",
+    "fp8-head+rot=h1+sink=3",
+    "fp8-tensor+mean=stats+win=5",
 };
 constexpr int kSequences = 4, kMostTokens = 400, kMostSteps = 40;
 constexpr int kSizes[] = {1, 2, 1, 3, 7, 20, 33, 64, 70, 135};
@@ -98,8 +100,8 @@ class Driver {
       for (int i = 0; i < n; ++i) values.push_back(first + step * static_cast<float>(i % 5));
       return values;
     };
-    return {ramp(heads * dk, -1, .5f), ramp(heads * dk, .5f, .25f), ramp(heads * dv, 1, -.5f),
-            ramp(heads * dv, 2, -.25f)};
+    return {ramp(heads * dk, -1, .5f),  ramp(heads * dk, .5f, .25f), ramp(heads * dv, 1, -.5f),
+            ramp(heads * dv, 2, -.25f), ramp(heads * dk, 0, 1),      ramp(heads * dv, 3, 0)};
   }
 
   float Value() {

@@ -6,6 +6,9 @@
 #include <cstdlib>
 #include <string>
 
+#include "src/codec/head_codec.h"
+#include "src/transform/rotation.h"
+
 namespace tersekv::reference {
 namespace {
 
@@ -15,6 +18,20 @@ double Bf16(double x) {
   std::frexp(f, &exponent);
   const double unit = std::ldexp(1.0, exponent - 8);
   return std::nearbyint(static_cast<double>(f) / unit) * unit;
+}
+
+// From the square roots of the channels' deviations.
+std::vector<float> Scale(std::vector<double> root_std) {
+  const double largest = *std::max_element(root_std.begin(), root_std.end());
+  double logs = 0;
+  for (double& v : root_std) {
+    v = largest > 0 ? std::max(v, 1e-3 * largest) : 1.0;
+    logs += std::log(v);
+  }
+  const double geometric_mean = std::exp(logs / static_cast<double>(root_std.size()));
+  std::vector<float> scale;
+  for (const double v : root_std) scale.push_back(static_cast<float>(v / geometric_mean));
+  return scale;
 }
 
 // Row of `heads` vectors through one codec each: what comes back from its records.
@@ -48,7 +65,7 @@ Sequence::Sequence(const CacheConfig& config, int layer)
     : spec_(config.spec),
       shape_(config.layers[static_cast<size_t>(layer)]),
       layer_(layer),
-      needs_stats_(config.statistics.empty() && (spec_.mean == MeanMode::kStats || spec_.scale)) {
+      needs_stats_(config.statistics.empty() && (spec_.mean == MeanMode::kStats || spec_.scale || Shared())) {
   const size_t l = static_cast<size_t>(layer);
   if (!config.layer_bits.empty()) {
     spec_.k.bits = static_cast<float>(config.layer_bits[l].k);
@@ -61,17 +78,50 @@ Sequence::Sequence(const CacheConfig& config, int layer)
     if (config.statistics.empty()) continue;
     const LayerStats& given = config.statistics[l];
     const std::vector<float>&mean = side == 0 ? given.k_mean : given.v_mean,
-          &scale = side == 0 ? given.k_scale : given.v_scale;
+          &scale = side == 0 ? given.k_scale : given.v_scale,
+          &variance = side == 0 ? given.k_variance : given.v_variance;
+    std::vector<double> peaks;
     for (int h = 0; h < shape_.kv_heads; ++h) {
       const auto part = [&](const std::vector<float>& all) {
         const auto at = all.begin() + h * Dim(side);
         return std::vector<float>(at, at + Dim(side));
       };
-      stats[side][static_cast<size_t>(h)].mean = part(mean);
-      if (spec_.scale) stats[side][static_cast<size_t>(h)].scale = part(scale);
+      RowStats& s = stats[side][static_cast<size_t>(h)];
+      if (Centred()) s.mean = part(mean);
+      if (spec_.scale) s.scale = part(scale);
+      if (!Shared()) continue;
+      const std::vector<float> m = part(mean), v = part(variance);
+      double largest = 0, square = 0;
+      for (size_t c = 0; c < m.size(); ++c) {
+        const double offset = Centred() ? 0 : std::fabs(static_cast<double>(m[c]));
+        const double divisor = s.scale.empty() ? 1 : static_cast<double>(s.scale[c]);
+        largest = std::max(largest, (offset + 6 * std::sqrt(static_cast<double>(v[c]))) / divisor);
+        square += (offset * offset + static_cast<double>(v[c])) / (divisor * divisor);
+      }
+      peaks.push_back(spec_.rotation == Rotation::kNone ? largest : std::sqrt(square));
     }
+    ShareScales(side, peaks, &stats[side]);
   }
   MakeCodecs(stats);
+}
+
+// peaks: of the heads, of what is coded. Scales become those under which the head's, or the largest, peak is at most
+// 224, by powers of two.
+void Sequence::ShareScales(int side, std::vector<double> peaks, std::vector<RowStats>* heads) const {
+  if (!Shared()) return;
+  if (spec_.k.family == Family::kFp8Tensor) {
+    std::fill(peaks.begin(), peaks.end(), *std::max_element(peaks.begin(), peaks.end()));
+  }
+  for (size_t h = 0; h < heads->size(); ++h) {
+    double scale = 1;
+    if (peaks[h] > 0) {
+      while (peaks[h] / scale >= 224) scale *= 2;
+      while (peaks[h] / scale < 112) scale /= 2;
+    }
+    std::vector<float>& channels = (*heads)[h].scale;
+    if (channels.empty()) channels.assign(static_cast<size_t>(Dim(side)), 1.0f);
+    for (float& v : channels) v *= static_cast<float>(scale);
+  }
 }
 
 void Sequence::MakeCodecs(const std::vector<RowStats> (&stats)[2]) {
@@ -111,6 +161,7 @@ void Sequence::Measure() {
   std::vector<RowStats> stats[2];
   for (int side = 0; side < 2; ++side) {
     const size_t d = static_cast<size_t>(Dim(side));
+    std::vector<double> peaks;
     for (size_t h = 0; h < static_cast<size_t>(shape_.kv_heads); ++h) {
       RowStats& s = stats[side].emplace_back();
       std::vector<double> root_std(d);
@@ -125,18 +176,32 @@ void Sequence::Measure() {
           squares += (at(t) - static_cast<double>(s.mean[c])) * (at(t) - static_cast<double>(s.mean[c]));
         root_std[c] = std::sqrt(std::sqrt(squares / kMeasured));
       }
-      if (side == 1 || !spec_.scale) continue;
-      const double largest = *std::max_element(root_std.begin(), root_std.end());
-      double logs = 0;
-      for (double& v : root_std) {
-        v = largest > 0 ? std::max(v, 1e-3 * largest) : 1.0;
-        logs += std::log(v);
-      }
-      const double geometric_mean = std::exp(logs / static_cast<double>(d));
-      for (const double v : root_std) s.scale.push_back(static_cast<float>(v / geometric_mean));
+      if (!Centred()) s.mean.clear();
+      if (side == 0 && spec_.scale) s.scale = Scale(root_std);
+      if (Shared()) peaks.push_back(Peak(side, static_cast<int>(h), s));
     }
+    ShareScales(side, peaks, &stats[side]);
   }
   MakeCodecs(stats);
+}
+
+// The largest coordinate of the measured rows after mean, scale and rotation.
+double Sequence::Peak(int side, int head, const RowStats& s) const {
+  const int d = Dim(side);
+  const RotationOp rotation(RotationKindOf(spec_.rotation), spec_.seed, layer_, head, side == 1, d,
+                            spec_.rotation == Rotation::kHaar ? HaarMatrix(spec_.seed, d) : nullptr);
+  std::vector<float> row(static_cast<size_t>(d)), scratch(row.size());
+  double peak = 0;
+  for (int t = 0; t < kMeasured; ++t) {
+    for (size_t c = 0; c < row.size(); ++c) {
+      row[c] = tokens_[static_cast<size_t>(spec_.sink + t)].stored[side][static_cast<size_t>(head) * row.size() + c];
+      if (!s.mean.empty()) row[c] -= s.mean[c];
+      if (!s.scale.empty()) row[c] *= 1.0f / s.scale[c];
+    }
+    rotation.Apply(row.data(), scratch.data());
+    for (const float v : row) peak = std::max(peak, std::fabs(static_cast<double>(v)));
+  }
+  return peak;
 }
 
 void Sequence::Truncate(int64_t tokens) {

@@ -55,6 +55,11 @@ class Sequence {
   void DecodePage(int64_t first, int side);
   bool Measured(int64_t order) const { return !needs_stats_ || order >= measured_from_; }
   void Measure();
+  // Heads, or a whole side, have one scale.
+  bool Shared() const { return spec_.k.family == Family::kFp8Head || spec_.k.family == Family::kFp8Tensor; }
+  bool Centred() const { return spec_.mean == MeanMode::kStats || spec_.mean == MeanMode::kProfile || spec_.scale; }
+  double Peak(int side, int head, const RowStats& stats) const;
+  void ShareScales(int side, std::vector<double> peaks, std::vector<RowStats>* heads) const;
   void MakeCodecs(const std::vector<RowStats> (&stats)[2]);
   int Dim(int side) const { return side == 0 ? shape_.head_dim_k : shape_.head_dim_v; }
   const std::vector<float>& Row(int64_t j, int side, bool packed);

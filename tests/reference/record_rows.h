@@ -59,6 +59,9 @@ inline double ListedBytes(Family family, int d) {
   switch (family) {
     case Family::kFp8:
       return d + 4;
+    case Family::kFp8Head:
+    case Family::kFp8Tensor:
+      return d;
     case Family::kMxfp4:
       return d * 4.25 / 8;
     case Family::kQ8_0:
