@@ -19,19 +19,22 @@ namespace {
 
 constexpr char kStockPrefix[] = "stock-";
 
-// Asks an empty cache with each sequence's share of the budget: what it says fits can be filled.
-Status CheckBudget(CacheConfig config, const SessionOptions& options) {
+// Asks an empty cache with each sequence's share of the budget: what it says fits can be filled. A profile's statistics
+// are there once for all sequences. empty: a cache of this config.
+Status CheckBudget(CacheConfig config, const KvCache& empty, const SessionOptions& options) {
   if (options.kv_bytes == 0) return {};
   const size_t sequences = static_cast<size_t>(options.max_sequences);
-  config.byte_budget = std::max<size_t>(options.kv_bytes / sequences, 1);
+  const size_t common = empty.Usage().stats;  // at most kv_bytes, or there were no cache
+  config.byte_budget = std::max<size_t>(common + (options.kv_bytes - common) / sequences, 1);
   Result<std::unique_ptr<KvCache>> cache = KvCache::Create(config);
   if (!cache) return cache.error();
   const int64_t fits = (*cache)->TokensThatFit(0);
   if (fits >= options.ctx) return {};
-  return OutOfBudget(fmt::format(
-      "a context of {} tokens takes about {} bytes as {}, the budget is {}: {} tokens fit; lower the "
-      "context, raise the budget or use fewer bits",
-      options.ctx, FormulaBytes(config, options.ctx) * sequences, FormatSpec(config.spec), options.kv_bytes, fits));
+  return OutOfBudget(
+      fmt::format("a context of {} tokens takes about {} bytes as {}, the budget is {}: {} tokens fit; lower the "
+                  "context, raise the budget or use fewer bits",
+                  options.ctx, (FormulaBytes(config, options.ctx) - common) * sequences + common,
+                  FormatSpec(config.spec), options.kv_bytes, fits));
 }
 
 class TerseSession : public SessionBase {
@@ -86,7 +89,7 @@ class TerseSession : public SessionBase {
     TERSEKV_RETURN_IF_ERROR(ConfigureCache(model_->info, kv, profile, layer_bits, &config));
     Result<std::unique_ptr<KvCache>> cache = KvCache::Create(config);
     if (!cache) return cache.error();
-    TERSEKV_RETURN_IF_ERROR(CheckBudget(config, options_));
+    TERSEKV_RETURN_IF_ERROR(CheckBudget(config, **cache, options_));
     cache_ = std::move(*cache);
     llama_memory_clear(llama_get_memory(context_.get()), true);
     hook_.SetCache(cache_.get());
@@ -220,7 +223,7 @@ Result<std::unique_ptr<Session>> Session::Open(const SessionOptions& given) {
   config.arithmetic = options.arithmetic;
   Result<std::unique_ptr<KvCache>> cache = KvCache::Create(config);
   if (!cache) return cache.error();
-  TERSEKV_RETURN_IF_ERROR(CheckBudget(config, options));
+  TERSEKV_RETURN_IF_ERROR(CheckBudget(config, **cache, options));
   Result<HostMode> mode = ChooseMode(**model, options);
   if (!mode) return mode.error();
   auto session = std::make_unique<TerseSession>(*model, options, FormatSpec(config.spec), std::move(*cache), *mode);

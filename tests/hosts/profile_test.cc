@@ -93,6 +93,29 @@ TEST_F(ProfileOnMade, OfAnotherModelIsRefusedByName) {
   }
 }
 
+// The statistics lie in a budget once, however many sequences share it.
+TEST_F(ProfileOnMade, IsChargedOnceToABudgetOfSeveralSequences) {
+  SessionOptions options = Options(SmallLlama(), "k4v4");
+  options.profile = std::make_shared<const Profile>(StatisticsOf(SmallLlama()));
+  options.ctx = 300;
+  options.max_sequences = 1;
+  const size_t statistics = OpenOrFail(options)->Usage().stats;
+  ASSERT_GT(statistics, 0u);
+  size_t least = statistics, enough = size_t{1} << 24;  // bytes of one sequence, statistics included
+  while (enough - least > 1) {
+    options.kv_bytes = least + (enough - least) / 2;
+    (Session::Open(options) ? enough : least) = options.kv_bytes;
+  }
+  options.max_sequences = 4;
+  options.kv_bytes = statistics + 4 * (enough - statistics) - 1;
+  EXPECT_EQ(Session::Open(options).status().code(), StatusCode::kOutOfBudget);
+  ++options.kv_bytes;
+  const auto session = OpenOrFail(options);
+  ASSERT_TRUE(session);
+  for (int seq = 0; seq < 4; ++seq) EXPECT_TRUE(session->FillWithNoise(seq, 300).ok()) << seq;
+  EXPECT_LE(session->Usage().bytes_reserved, options.kv_bytes);
+}
+
 TEST_F(ProfileOnMade, ReconfigureEqualsAFreshSession) {
   const auto profile = std::make_shared<const Profile>(StatisticsOf(SmallLlama()));
   const auto session = OpenOrFail(Options(SmallLlama(), "k4v4"));
