@@ -57,6 +57,7 @@ class Bench {
   Status AddSpec(const std::string& name) {
     const auto spec = ParseSpec(name);
     if (!spec) return spec.error();
+    if (Status s = CheckRowSpec(*spec); !s.ok()) return s;
     auto sides = std::make_shared<std::vector<Side>>();
     Timed timed = {.name = name, .peer = kPeerPrefix + PeerOf(*spec, name), .bytes = 2 * rows_.size() * sizeof(float)};
     for (const Kv side : {Kv::kK, Kv::kV}) {

@@ -110,6 +110,14 @@ Status RunCommand(const CalibrateOptions& options) {
   return Report(options, host->get(), *profile);
 }
 
+std::string Key(const CalibrateOptions& options, std::string_view text) {
+  const std::string all = fmt::format("{} {} {} {} {} {} {}", options.tokens, options.bits, options.protect_first,
+                                      options.protect_last, options.kl_contexts, options.kl_context, text);
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const char c : all) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return fmt::format("{:016x}", hash);
+}
+
 void Describe(const CalibrateOptions& options, Profile* profile) {
   profile->metadata["text"] =
       options.text.empty() ? "built in" : std::filesystem::path(options.text).filename().string();
@@ -123,7 +131,8 @@ void Describe(const CalibrateOptions& options, Profile* profile) {
 
 }  // namespace
 
-Result<std::unique_ptr<llama::LlamaCalibrationHost>> OpenCalibration(const CalibrateOptions& options) {
+Result<std::unique_ptr<llama::LlamaCalibrationHost>> OpenCalibration(const CalibrateOptions& options,
+                                                                     std::string* key) {
   const auto session = MakeSessionOptions(options.engine, "k4v4");
   if (!session) return session.error();
   llama::CalibrationHostOptions host;
@@ -133,6 +142,7 @@ Result<std::unique_ptr<llama::LlamaCalibrationHost>> OpenCalibration(const Calib
     if (!text) return text.error();
     host.text = std::move(*text);
   }
+  if (key != nullptr) *key = Key(options, host.text);
   host.model_path = session->model_path;
   host.tokens = options.tokens;
   host.kl_contexts = options.kl_contexts;

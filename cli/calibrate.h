@@ -33,8 +33,10 @@ int CalibrateCommand(const CalibrateOptions& options);
 // -m, --text, --tokens, --threads, --mode, as calibrate and probe share them.
 void AddTextOptions(CLI::App* app, CalibrateOptions* options);
 
-// Loads the model and cuts the text; nothing is measured yet.
-Result<std::unique_ptr<llama::LlamaCalibrationHost>> OpenCalibration(const CalibrateOptions& options);
+// Loads the model and cuts the text; nothing is measured yet. key, unless null: 16 hexadecimal digits that differ for
+// other texts and other options that a profile depends on.
+Result<std::unique_ptr<llama::LlamaCalibrationHost>> OpenCalibration(const CalibrateOptions& options,
+                                                                     std::string* key = nullptr);
 // All of it, with progress on stderr.
 Result<Profile> RunCalibration(const CalibrateOptions& options, llama::LlamaCalibrationHost* host);
 // Statistics only: no widths, no table.

@@ -30,11 +30,19 @@ std::pair<double, double> Power(const Rows& rows, size_t n) {
 
 }  // namespace
 
+Status CheckRowSpec(const KvSpec& spec) {
+  if (spec.mean != MeanMode::kProfile) return {};
+  return Unsupported(
+      fmt::format("'{}': rows have no profile; mean=stats measures their own mean, and with scale=on their scale",
+                  FormatSpec(spec)));
+}
+
 Result<Json> DistortionOfRows(const std::vector<std::string>& specs, const Rows& rows) {
   Json json = Json::array();
   for (const std::string& name : specs) {
     const auto spec = ParseSpec(name);
     if (!spec) return spec.error();
+    if (Status s = CheckRowSpec(*spec); !s.ok()) return s;
     for (const Kv side : {Kv::kK, Kv::kV}) {
       auto codec = VectorCodec::Create(*spec, side, rows.head_dim, 0, 0,
                                        MeasureRowStats(*spec, side, rows.head_dim, rows.values.data(), rows.n));

@@ -46,9 +46,10 @@ Result<std::shared_ptr<const Profile>> AutoCalibrate(const ProfileOptions& optio
   calibrate.engine = engine;
   calibrate.text = options.calibration_text;
   calibrate.quiet = quiet;
-  auto host = OpenCalibration(calibrate);
+  std::string key;
+  auto host = OpenCalibration(calibrate, &key);
   if (!host) return host.error();
-  const fs::path path = fs::path(ProfileFolder()) / ((*host)->info().fingerprint + ".tkvp");
+  const fs::path path = fs::path(ProfileFolder()) / fmt::format("{}-{}.tkvp", (*host)->info().fingerprint, key);
   std::error_code error;
   if (fs::exists(path, error)) {
     auto kept = LoadProfile(path.string());

@@ -251,7 +251,12 @@ class WithSmallModel(Case):
         self.assertIn("calibrating", first.stderr)
         kept = list((self.tmp / "profiles").glob("*.tkvp"))
         self.assertEqual(len(kept), 1)
-        self.assertNotIn("calibrating", self.ok(*run, **env).stderr)
+        self.assertNotIn("calibrating", self.ok(*run, "--calibration-text", self.text, **env).stderr)
+        other = self.tmp / "other.txt"
+        other.write_text(pathlib.Path(self.text).read_text() + " One more sentence.")
+        self.assertIn("calibrating", self.ok(*run, "--calibration-text", other, **env).stderr)
+        self.assertEqual(len(list((self.tmp / "profiles").glob("*.tkvp"))), 2)
+        self.assertNotIn("calibrating", self.ok(*run, "--calibration-text", self.text, **env).stderr)
         kept[0].write_bytes(b"damaged")
         self.assertIn("made again", self.ok(*run, "--calibration-text", self.text, **env).stderr)
 

@@ -82,6 +82,14 @@ class Codecs(cli_test.Case):
             self.assertGreater(found[2]["d_centred"], 5 * found[0]["d_centred"])  # the mean costs
             seen.append(found[0]["d"])
         self.assertLess(max(seen) / min(seen), 1.02)
+        found = json.loads(self.ok(*rows, path, "--kv", "fp8-head,fp8-tensor+mean=stats,q4_0,q4_0+mean=stats", "--json",
+                                   "-").stdout)["rows"]
+        self.assertEqual([row["bits"] for row in found[:4]], [8] * 4)
+        for row in found[:4]:
+            self.assertLess(abs(row["d"] / 7e-4 - 1) if row["spec"] == "fp8-head" else row["d_centred"], 0.2)
+        self.assertGreater(found[4]["d_centred"], 3 * found[6]["d_centred"])  # mean=stats is measured
+        for command in (rows + (path,), ("bench", "codec", "--quiet")):
+            self.refused(1, ["q4_0+mean=profile", "mean=stats"], *command, "--kv", "q4_0+mean=profile")
         self.refused(1, ["none.npy"], *rows, "none.npy")
         (self.tmp / "no.npy").write_text("no array")
         self.refused(2, ["no.npy", "not a .npy"], *rows, self.tmp / "no.npy")
