@@ -15,6 +15,7 @@
 #include "tersekv/cache.h"
 #include "tersekv/calibration.h"
 #include "tersekv/profile.h"
+#include "tersekv/session.h"
 #include "tersekv/status.h"
 
 namespace tersekv::llama {
@@ -97,6 +98,12 @@ class Session {
   // kUnsupported with recurrent layers, unless to 0 tokens.
   virtual Status Truncate(int32_t seq, int64_t tokens) = 0;
   virtual void Clear(int32_t seq) = 0;
+
+  // A sequence to a file and back (tersekv/session.h). tokens: those of the sequence, Length(seq) of them.
+  // kUnsupported: stock-*, and models with recurrent layers, whose state llama.cpp keeps. Restored sequences go on bit
+  // for bit.
+  virtual Status Save(const std::string& path, int32_t seq, std::span<const int32_t> tokens) const = 0;
+  virtual Status Restore(const SavedSession& saved, int32_t seq) = 0;
 
   // Makes an empty sequence `tokens` tokens long with made-up K and V, without running the model over them: for
   // measuring speed at a depth.
