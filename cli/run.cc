@@ -213,7 +213,10 @@ Status RunPrompt(const RunOptions& options) {
   if (!profile) return profile.error();
   const auto choice = ChooseKv(options.kv, options.profile.bits, *profile);
   if (!choice) return choice.error();
-  auto opened = llama::Session::Open(WithChoice(*session_options, *choice));
+  llama::SessionOptions with_choice = WithChoice(*session_options, *choice);
+  // A prompt that is there whole has its last token run again, for its logits.
+  if (!options.session.empty() || !options.save_session.empty()) with_choice.rollback = 1;
+  auto opened = llama::Session::Open(with_choice);
   if (!opened) return opened.error();
   llama::Session& session = **opened;
 

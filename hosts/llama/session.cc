@@ -236,6 +236,7 @@ Result<std::unique_ptr<Session>> Session::Open(const SessionOptions& given) {
   config.byte_budget = options.kv_bytes;
   config.max_workers = options.threads;
   config.arithmetic = options.arithmetic;
+  config.rollback = options.rollback;
   Result<std::unique_ptr<KvCache>> cache = KvCache::Create(config);
   if (!cache) return cache.error();
   TERSEKV_RETURN_IF_ERROR(CheckBudget(config, options));

@@ -32,6 +32,7 @@ struct SessionOptions {
   int ubatch = 512;     // tokens a forward pass
   int threads = 0;      // 0 = all cores
   size_t kv_bytes = 0;  // byte budget of the cache; 0 = none
+  int rollback = 0;     // newest tokens that Truncate takes back without a trace (CacheConfig::rollback)
   HostMode mode = HostMode::kAuto;
   bool flash_attention = true;  // stock-* only
   bool self_test = true;        // two tokens against a stock context at Open
