@@ -7,6 +7,7 @@
 #include "tersekv/calibration.h"
 #include "tersekv/codec.h"
 #include "tersekv/logits.h"
+#include "tersekv/prefix.h"
 #include "tersekv/profile.h"
 #include "tersekv/rope.h"
 #include "tersekv/session.h"
