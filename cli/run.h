@@ -19,6 +19,7 @@ struct RunOptions {
   bool chat = false, no_chat = false;  // neither: chat when the model has a template
   int n = 256;
   SamplerOptions sampler;
+  std::string session, save_session;
   std::string json;
   bool quiet = false;
 };

@@ -34,6 +34,12 @@ CLI::App* AddRun(CLI::App* app, RunOptions* options) {
       ->type_name("P")
       ->capture_default_str();
   sub->add_option("--seed", options->sampler.seed, "Seed of the sampling")->type_name("N")->capture_default_str();
+  sub->add_option("--session", options->session,
+                  "Begin with a saved session: tokens that the prompt begins with, too, "
+                  "are not run again")
+      ->type_name("FILE");
+  sub->add_option("--save-session", options->save_session, "Save prompt and answer with their packed KV cache")
+      ->type_name("FILE");
   AddJsonOption(sub, &options->json);
   sub->add_flag("--quiet", options->quiet, "Only the answer: no progress, no figures");
   sub->footer(
@@ -42,6 +48,8 @@ CLI::App* AddRun(CLI::App* app, RunOptions* options) {
       "  tersekv run -m model.gguf -p \"Why is the sky blue?\" --kv k4v4 -n 128\n"
       "  tersekv run -m model.gguf --file book.txt -p \"Who is the butler?\" --kv k4v3 --kv-bytes 64M --json run.json\n"
       "  tersekv run -m model.gguf --profile model.tkvp --bits 4 -p \"Why is the sky blue?\"\n"
+      "  tersekv run -m model.gguf --file book.txt --no-chat -n 0 --save-session book.tkvs\n"
+      "  tersekv run -m model.gguf --file book.txt -p \"Who is the butler?\" --no-chat --session book.tkvs\n"
       "  tersekv run --kv list");
   return sub;
 }

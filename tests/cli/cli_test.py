@@ -147,22 +147,27 @@ class WithoutModel(Case):
         self.assertRegex(done.stdout.splitlines()[-1], r"^verdict: NOT ready: host: .*none\.gguf")
 
 
+def make_small_models(cls):
+    """Two random models of two layers, small.gguf and other.gguf, in cls.folder."""
+    python = os.environ.get("TERSEKV_TEST_PYTHON") or next(map(str, CACHE.glob("venv-gguf-*/bin/python")), "")
+    if not os.path.isfile(python):
+        raise unittest.SkipTest(f"no Python with the gguf package under {CACHE}: scripts/setup.sh installs it")
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    cls.folder = pathlib.Path(folder.name)
+    make = pathlib.Path(__file__).parents[1] / "tools" / "make_model.py"
+    for name, seed in (("small", 1), ("other", 2)):
+        subprocess.run([python, make, "random", "--arch", "llama", "--heads", "4", "--kv-heads", "2", "--head-dim",
+                        "32", "--seed", str(seed), "--out", cls.folder / f"{name}.gguf"], check=True,
+                       capture_output=True)
+
+
 class WithSmallModel(Case):
     """A random model of two layers, which a helper makes (tests/tools): calibration takes seconds."""
 
     @classmethod
     def setUpClass(cls):
-        python = os.environ.get("TERSEKV_TEST_PYTHON") or next(map(str, CACHE.glob("venv-gguf-*/bin/python")), "")
-        if not os.path.isfile(python):
-            raise unittest.SkipTest(f"no Python with the gguf package under {CACHE}: scripts/setup.sh installs it")
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
-        make = pathlib.Path(__file__).parents[1] / "tools" / "make_model.py"
-        for name, seed in (("small", 1), ("other", 2)):
-            subprocess.run([python, make, "random", "--arch", "llama", "--heads", "4", "--kv-heads", "2", "--head-dim",
-                            "32", "--seed", str(seed), "--out", cls.folder / f"{name}.gguf"], check=True,
-                           capture_output=True)
+        make_small_models(cls)
         cls.small, cls.other = cls.folder / "small.gguf", cls.folder / "other.gguf"
         cls.text, cls.profile = cls.folder / "text", cls.folder / "small.tkvp"
         cls.text.write_text(TEXT)
