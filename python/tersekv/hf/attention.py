@@ -9,6 +9,7 @@ from tersekv.hf.handle import KVHandle
 from tersekv.hf.masks import TerseMask, make_mask
 
 NAME = "tersekv"
+OBSERVERS = []  # called with (module, query, key, value, scale) of plain tensors; reports.py
 
 
 def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, sliding_window=None, softcap=None,
@@ -26,6 +27,8 @@ def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=No
         return key.pending.layer.attend(key.pending, query, attention_mask, config=getattr(module, "config", None),
                                         scale=scale, causal=causal, window=sliding_window, softcap=softcap,
                                         sinks=s_aux), None
+    for observer in OBSERVERS:
+        observer(module, query, key, value, scale)
     key, value = (x.dense() if isinstance(x, KVHandle) else x for x in (key, value))
     out = dense_attention(query, key, value, scale=scale, causal=causal, softcap=softcap, sinks=s_aux,
                           **mask_arguments(attention_mask, sliding_window))
