@@ -41,14 +41,14 @@ def test_recommendations():
 
 
 def biased_model():
-    """A model whose keys lie far from zero: what a mean has to take off."""
+    """A model whose values lie far from zero: what a mean has to take off."""
     torch.manual_seed(1)
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(
         vocab_size=199, hidden_size=128, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, attention_bias=True)).eval()
     with torch.no_grad():
         for layer in model.model.layers:
-            layer.self_attn.k_proj.bias.copy_(5 * torch.randn(64))
+            layer.self_attn.v_proj.bias.copy_(5 * torch.randn(64))
     return model
 
 
@@ -65,7 +65,7 @@ def test_a_profile_replaces_measured_statistics(tmp_path):
         kv = "k4v4+mean=profile+sink=0+win=0" if options else "k4v4+mean=off+scale=off+sink=0+win=0"
         cache = packed(model, kv, prefill="decode", **options)
         errors[name] = float((forward(model, "tersekv", cache, ids) - reference).norm() / reference.norm())
-    assert errors["profile"] == errors["object"] < errors["none"]
+    assert errors["profile"] == errors["object"] < errors["none"] / 3
 
 
 def test_from_pretrained_model():
