@@ -130,6 +130,8 @@ class KvCache {
   virtual Status Truncate(int32_t seq, int64_t tokens) = 0;  // keeps the first `tokens`
   virtual Status Fork(int32_t from, int32_t to) = 0;         // copy on write; `to` must be empty
   virtual void Remove(int32_t seq) = 0;
+  // Query heads that later steps attend a layer with: a multiple of its kv_heads.
+  virtual Status SetQueryHeads(int layer, int heads) = 0;
 
   // Positions of its tokens, in order. Valid until the sequence changes.
   virtual std::span<const int32_t> Positions(int32_t seq) const = 0;

@@ -170,6 +170,10 @@ class PyCache {
     Check(failure);
   }
 
+  void SetHeads(int heads) {
+    Check(cache_->SetQueryHeads(0, heads));
+    shape_.heads = heads;
+  }
   KvCache& cache() const { return *cache_; }
   const LayerShape& shape() const { return shape_; }
   PyMemory& memory() const { return *memory_; }
@@ -333,6 +337,7 @@ void BindCache(nb::module_& m) {
           "formula_bytes",
           [](const PyCache& self, int64_t tokens) { return FormulaBytes(self.cache().config(), tokens); },
           nb::arg("tokens"), "Bytes of a sequence of so many tokens by the formula of docs/formats.md.")
+      .def("set_heads", &PyCache::SetHeads, nb::arg("heads"), "Query heads that later steps attend with.")
       .def_prop_ro("heads", [](const PyCache& self) { return self.shape().heads; });
 }
 

@@ -24,6 +24,7 @@ _LAZY = {
     "KVNormReport": "tersekv.reports",
     "measure_kv_norm_ratio": "tersekv.reports",
     "recommend_bits": "tersekv.reports",
+    "TurboQuantEngine": "tersekv.engine",
 }
 
 __all__ = ["Codec", "canonical", "known_specs", "num_threads", "set_num_threads", *_LAZY]

@@ -71,6 +71,7 @@ class History {
   Status Truncate(int32_t id, int64_t tokens);
   Status Fork(int32_t from, int32_t to);
   void Remove(int32_t id);
+  void SetQueryHeads(int layer, int heads) { config_.layers[static_cast<size_t>(layer)].heads = heads; }
 
   const Sequence* Find(int32_t id) const;
   Status ReadRows(int32_t id, int layer, Kv side, int64_t first, int64_t n, float* rows, ptrdiff_t row_stride) const;
