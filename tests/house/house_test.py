@@ -133,7 +133,7 @@ def check_spdx(tree):
 
 
 def check_words(tree):
-    role = ("cli/", "hosts/", "include/", "tests/")  # the name of a chat role
+    role = ("cli/", "hosts/", "include/", "python/", "tests/")  # the name of a chat role
     rules = [  # (pattern, what, where it is allowed)
         # An XML namespace is a name, not an address.
         (re.compile(r"(?<!xmlns=\")(?<!xmlns:xlink=\")\bhttps?://[^\s)>\"']*"), "a network address", ("LICENSE",)),
