@@ -38,7 +38,8 @@ class Answer:
                                                           timeout=1.0)
         self.cancelled, self.error, self.new_tokens, self.stats = threading.Event(), None, 0, None
         self.finish_reason = "stop"
-        threading.Thread(target=self._run, daemon=True).start()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
 
     def _run(self):
         request, model = self.request, self.service.model
@@ -82,14 +83,16 @@ class Answer:
             cut = min((at for at in (held.find(s) for s in stops) if at >= 0), default=-1)
             if cut >= 0:
                 self.cancelled.set()
-                self.finish_reason = "stop"
                 yield held[:cut]
+                self.thread.join()
+                self.finish_reason = "stop"
                 return
             if len(held) > keep:
                 yield held[:len(held) - keep]
                 held = held[len(held) - keep:]
         if held:
             yield held
+        self.thread.join()  # the text ends before the run has counted its tokens
         if self.error is not None:
             raise self.error
 
