@@ -39,8 +39,12 @@ MODELS = {
         **{**COMMON, "num_hidden_layers": 6, "intermediate_size": [128] * 6}, head_dim=64, sliding_window=WINDOW,
         num_kv_shared_layers=2, layer_types=ALTERNATING * 3, vocab_size_per_layer_input=VOCABULARY,
         hidden_size_per_layer_input=16, laurel_rank=8)),
+    "gemma4": lambda: transformers.Gemma4ForCausalLM(transformers.Gemma4TextConfig(  # and attend with the last query only
+        **{**COMMON, "num_hidden_layers": 6}, head_dim=64, global_head_dim=64, sliding_window=WINDOW,
+        num_kv_shared_layers=2, layer_types=ALTERNATING * 3, vocab_size_per_layer_input=VOCABULARY,
+        hidden_size_per_layer_input=16)),
 }
-SLIDING = ("mistral", "gemma2", "gemma3", "gpt_oss", "qwen2_moe", "gemma3n")
+SLIDING = ("mistral", "gemma2", "gemma3", "gpt_oss", "qwen2_moe", "gemma3n", "gemma4")
 
 
 @functools.cache

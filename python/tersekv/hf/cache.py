@@ -178,6 +178,7 @@ class TerseCache(DynamicCache):
         self.stored, self.slots = grown, end
 
     # -- what Transformers calls ---------------------------------------------------------------------------------------
+    @torch.compiler.disable
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         while self.config is None and len(self.layers) <= layer_idx:
             self.layers.append(TerseLayer(self, len(self.layers), len(self.layers), self.spec))

@@ -70,6 +70,7 @@ class TerseMask:
         return f"TerseMask({self.kind}, {self.shape}, window={self.window}, padded={self.padding is not None})"
 
 
+@torch.compiler.disable
 def make_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=masking.causal_mask_function,
               attention_mask=None, use_vmap=False, **others):
     kind = "other" if use_vmap else classify(mask_function)
