@@ -28,7 +28,7 @@ step() {
 
 # shellcheck disable=SC2034  # of the scripts that source this
 APT_PACKAGES=(
-  build-essential cmake ninja-build git python3 python3-venv python3-pip
+  build-essential cmake ninja-build git python3 python3-dev python3-venv python3-pip
   libhwy-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev libfmt-dev
   clang-format jargon-text
 )
@@ -116,12 +116,20 @@ fetch_model() {
   rm -rf "$tmp"
 }
 
+fill_venv() { # FOLDER LIST
+  cmp -s "$2" "$1/.complete" && return 0
+  python3 -m venv --clear "$1"
+  "$1/bin/python" -m pip install --quiet --disable-pip-version-check -r "$2"
+  cp "$2" "$1/.complete"
+}
+
+# Where the tests of the Python package run: torch and transformers, so a few GB; named after its list.
+python_venv() { echo "$CACHE/venv-python-$(sha256sum "$ROOT/tests/python/requirements.txt" | cut -c1-8)"; }
+make_python_venv() { fill_venv "$(python_venv)" "$ROOT/tests/python/requirements.txt"; }
+
 # Python packages of the test helpers; made again when their list changes.
 make_venv() {
   local list=$ROOT/tests/tools/requirements.txt
   grep -qx "gguf==$GGUF_VERSION" "$list" || die "$list does not pin gguf==$GGUF_VERSION, as scripts/versions.sh does"
-  cmp -s "$list" "$VENV/.complete" && return 0
-  python3 -m venv --clear "$VENV"
-  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -r "$list"
-  cp "$list" "$VENV/.complete"
+  fill_venv "$VENV" "$list"
 }

@@ -35,7 +35,8 @@ build() { # PRESET [TARGET...]
   shift
   mkdir -p "$ROOT/build"
   cd "$ROOT"
-  cmake --preset "$preset" -DCMAKE_PREFIX_PATH="$(llama_prefix)" -DTERSEKV_WERROR="${TERSEKV_WERROR:-OFF}" >"$log" 2>&1 ||
+  cmake --preset "$preset" -DCMAKE_PREFIX_PATH="$(llama_prefix)" -DTERSEKV_WERROR="${TERSEKV_WERROR:-OFF}" \
+    "-DTERSEKV_PYTHON=$([ "$preset" = release ] && echo ON || echo OFF)" "-DPython_EXECUTABLE=$(python_venv)/bin/python" >"$log" 2>&1 ||
     { cat "$log" >&2; die "the preset $preset does not configure"; }
   cmake --build --preset "$preset" --parallel "$JOBS" ${1:+--target "$@"} 2>&1 | tee "$log" |
     awk '/^\[/ { if (++n % 20 == 0) { print "    " $1; fflush() } }' >&2 ||
@@ -58,6 +59,7 @@ run_ctest() { # PRESET [CTEST ARGUMENT...]
 
 release_tests() {
   step "Python packages of the tests" make_venv
+  step "torch and transformers" make_python_venv
   step "build release" build release
   step "tests release" run_ctest release
 }

@@ -175,6 +175,8 @@ class KvCache {
   // Makes the empty sequence `seq` what `state` says; it goes on bit for bit as the saved one. kInvalidArgument: the
   // state cannot be one of this cache, with what is wrong; kOutOfBudget. Nothing has changed then.
   virtual Status Restore(int32_t seq, const SequenceState& state) = 0;
+  // Query heads that later steps attend a layer with: a multiple of its kv_heads.
+  virtual Status SetQueryHeads(int layer, int heads) = 0;
 
   // Positions of its tokens, ascending. Valid until the cache changes or is asked again.
   virtual std::span<const int32_t> Positions(int32_t seq) const = 0;

@@ -6,8 +6,9 @@
 
 namespace tersekv::python {
 
-void BindInfo(nanobind::module_& m);   // versions, specs, machine
-void BindCodec(nanobind::module_& m);  // VectorCodec
-void BindCache(nanobind::module_& m);  // KvCache
+void BindInfo(nanobind::module_& m);     // versions, specs, machine
+void BindCodec(nanobind::module_& m);    // VectorCodec
+void BindCache(nanobind::module_& m);    // KvCache
+void BindProfile(nanobind::module_& m);  // statistics, probe
 
 }  // namespace tersekv::python

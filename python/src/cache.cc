@@ -170,6 +170,10 @@ class PyCache {
     Check(failure);
   }
 
+  void SetHeads(int heads) {
+    Check(cache_->SetQueryHeads(0, heads));
+    shape_.heads = heads;
+  }
   KvCache& cache() const { return *cache_; }
   const LayerShape& shape() const { return shape_; }
   PyMemory& memory() const { return *memory_; }
@@ -222,10 +226,16 @@ class PyCache {
     params.window = attention.window;
     params.softcap = attention.softcap;
     params.sinks = attention.sinks.empty() ? nullptr : attention.sinks.data();
+    // Waking threads for a few tokens costs more than they save.
+    constexpr int64_t kWorthThreads = int64_t{1} << 20;  // multiplications
+    int64_t work = 0;
+    for (const StepToken& token : step)
+      work += (q ? token.pos + 1 : 1) * int64_t{shape_.heads} * (shape_.head_dim_k + shape_.head_dim_v);
+    const int limit = work < kWorthThreads ? 1 : workers_;
     SpinBarrier* barrier = nullptr;
     std::optional<SpinBarrier> shared;
     std::once_flag once;
-    RunOnThreads(workers_, [&](int worker, int workers) {
+    RunOnThreads(limit, [&](int worker, int workers) {
       std::call_once(once, [&] { barrier = &shared.emplace(workers); });
       for (size_t i = static_cast<size_t>(worker); i < n; i += static_cast<size_t>(workers)) {
         load(k, i, kv_heads, dk, k_rows);
@@ -327,6 +337,7 @@ void BindCache(nb::module_& m) {
           "formula_bytes",
           [](const PyCache& self, int64_t tokens) { return FormulaBytes(self.cache().config(), tokens); },
           nb::arg("tokens"), "Bytes of a sequence of so many tokens by the formula of docs/formats.md.")
+      .def("set_heads", &PyCache::SetHeads, nb::arg("heads"), "Query heads that later steps attend with.")
       .def_prop_ro("heads", [](const PyCache& self) { return self.shape().heads; });
 }
 

@@ -6,4 +6,5 @@ NB_MODULE(_core, m) {
   tersekv::python::BindInfo(m);
   tersekv::python::BindCodec(m);
   tersekv::python::BindCache(m);
+  tersekv::python::BindProfile(m);
 }

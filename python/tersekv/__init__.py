@@ -21,6 +21,10 @@ set_num_threads = _core.set_num_threads
 _LAZY = {
     "TerseCache": "tersekv.hf.cache",
     "patch_model": "tersekv.hf.model",
+    "KVNormReport": "tersekv.reports",
+    "measure_kv_norm_ratio": "tersekv.reports",
+    "recommend_bits": "tersekv.reports",
+    "TurboQuantEngine": "tersekv.engine",
 }
 
 __all__ = ["Codec", "canonical", "known_specs", "num_threads", "set_num_threads", *_LAZY]

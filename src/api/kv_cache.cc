@@ -47,12 +47,7 @@ CacheConfig WithMemory(CacheConfig config) {
 class CpuKvCache : public KvCache {
  public:
   explicit CpuKvCache(const CacheConfig& config) : memory_(config.memory), history_(config, MakeSimdEncoder()) {
-    for (const LayerShape& shape : config.layers) {
-      size_t s = 0;
-      while (s < shapes_.size() && !(shapes_[s] == shape)) ++s;
-      if (s == shapes_.size()) shapes_.push_back(shape);
-      shape_of_.push_back(s);
-    }
+    FindShapes();
   }
 
   Status BeginStep(std::span<const StepToken> tokens) override {
@@ -123,6 +118,18 @@ class CpuKvCache : public KvCache {
     TERSEKV_CHECK(history_.step().empty());
     return history_.Shift(seq, begin, end, delta, rotations);
   }
+  Status SetQueryHeads(int layer, int heads) override {
+    TERSEKV_CHECK(history_.step().empty());
+    if (layer < 0 || layer >= static_cast<int>(config().layers.size())) {
+      return InvalidArgument(fmt::format("layer {} is not there: the cache has {}", layer, config().layers.size()));
+    }
+    LayerShape shape = config().layers[static_cast<size_t>(layer)];
+    shape.heads = heads;
+    TERSEKV_RETURN_IF_ERROR(CheckShape(config().spec, shape, layer));
+    history_.SetQueryHeads(layer, heads);
+    FindShapes();
+    return {};
+  }
   void Remove(int32_t seq) override {
     TERSEKV_CHECK(history_.step().empty());
     history_.Remove(seq);
@@ -164,6 +171,16 @@ class CpuKvCache : public KvCache {
   const CacheConfig& config() const override { return history_.config(); }
 
  private:
+  void FindShapes() {
+    shapes_.clear();
+    shape_of_.clear();
+    for (const LayerShape& shape : config().layers) {
+      size_t s = 0;
+      while (s < shapes_.size() && !(shapes_[s] == shape)) ++s;
+      if (s == shapes_.size()) shapes_.push_back(shape);
+      shape_of_.push_back(s);
+    }
+  }
   CpuCacheMemory& Memory() const { return static_cast<CpuCacheMemory&>(*memory_); }
 
   std::shared_ptr<CacheMemory> memory_;

@@ -81,6 +81,7 @@ class History {
   std::vector<int32_t> Sequences() const;
   Result<SequenceState> State(int32_t id) const;  // src/cache/state.cc
   Status Restore(int32_t id, const SequenceState& state);
+  void SetQueryHeads(int layer, int heads) { config_.layers[static_cast<size_t>(layer)].heads = heads; }
 
   const Sequence* Find(int32_t id) const;
   Status ReadRows(int32_t id, int layer, Kv side, int64_t first, int64_t n, float* rows, ptrdiff_t row_stride) const;

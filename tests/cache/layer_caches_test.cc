@@ -218,6 +218,23 @@ TEST(SharedMemory, ScratchIsGivenBackAndTakenAgain) {
   EXPECT_LT(a->Usage().scratch, large / 2);
 }
 
+// Query heads change from step to step: each answer is that of a cache made for them.
+TEST(SharedMemory, QueryHeadsMayChange) {
+  const LayerShape wide = {8, 2, 32, 32}, narrow = {2, 2, 32, 32};
+  for (const char* spec : {"k4v4", "f32"}) {
+    const Model eight = reference::MakeModel(spec, {wide}), two = reference::MakeModel(spec, {narrow});
+    auto changing = MakeLayerCache(two, 0, nullptr), fixed = MakeLayerCache(eight, 0, nullptr);
+    (void)StepLayer(changing.get(), two, 0, TokenRun(0, 0, 300));
+    (void)StepLayer(fixed.get(), eight, 0, TokenRun(0, 0, 300));
+    ASSERT_TRUE(changing->SetQueryHeads(0, 8).ok());
+    EXPECT_EQ(StepLayer(changing.get(), eight, 0, TokenRun(0, 300, 3)),
+              StepLayer(fixed.get(), eight, 0, TokenRun(0, 300, 3)));
+    EXPECT_THAT(changing->SetQueryHeads(0, 3).message(), HasSubstr("multiple"));
+    EXPECT_THAT(changing->SetQueryHeads(1, 8).message(), HasSubstr("the cache has 1"));
+    EXPECT_EQ(changing->config().layers[0].heads, 8);
+  }
+}
+
 TEST(SharedMemory, WrongInputIsNamed) {
   Model model = reference::MakeModel("k4v4", {kShapes[0]});
   auto cache = MakeLayerCache(model, 0, nullptr);

@@ -18,7 +18,8 @@ MAX_LINES = 400
 MAX_BYTES = 1 << 20
 CLANG_FORMAT_MAJOR = 14  # other versions lay out some lines differently
 SKIPPED = 77
-OTHER_TEST_FOLDERS = {"cli", "docs", "hosts", "house", "install", "reference", "tools", "golden", "fuzz", "compile_fail"}
+OTHER_TEST_FOLDERS = {"cli", "docs", "hosts", "house", "install", "reference", "tools", "golden", "fuzz", "compile_fail",
+                      "python"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
 ENGINE = re.compile(r"^(llama|ggml)[\w-]*\.h$|^(llama|ggml)/")
 CUDA = re.compile(r"^(cuda|cub|cublas|thrust|cooperative_groups|nv)[\w/.-]*$")
@@ -68,7 +69,7 @@ def include_fault(file, header):
         return None
     if ENGINE.search(header) and not file.startswith("hosts/llama/"):
         return "only hosts/llama includes llama.cpp"
-    ours = header.split("/")[0] in ("src", "hosts", "cli", "bench", "tests", "examples")
+    ours = header.split("/")[0] in ("src", "hosts", "cli", "python", "bench", "tests", "examples")
     if file.startswith("include/tersekv/"):
         if ours or header.startswith("hwy/") or CUDA.match(header):
             return "installed headers include the standard library and tersekv/ only"
@@ -95,6 +96,8 @@ def include_fault(file, header):
             return "cpu and cuda do not know each other"
     elif top == "hosts" and ours and not header.startswith(("src/", "hosts/")):
         return "hosts include src/, tersekv/ and themselves"
+    elif top == "python" and ours and not header.startswith(("src/base/", "python/")):
+        return "the Python module uses tersekv/, src/base and itself"
     elif top == "cli" and ours and not header.startswith("cli/"):
         return "the CLI uses tersekv/ and cli/ only"
     elif top == "examples" and ours:
@@ -130,7 +133,7 @@ def check_spdx(tree):
 
 
 def check_words(tree):
-    role = ("cli/", "hosts/", "include/", "tests/")  # the name of a chat role
+    role = ("cli/", "hosts/", "include/", "python/", "tests/")  # the name of a chat role
     rules = [  # (pattern, what, where it is allowed)
         # An XML namespace is a name, not an address.
         (re.compile(r"(?<!xmlns=\")(?<!xmlns:xlink=\")\bhttps?://[^\s)>\"']*"), "a network address", ("LICENSE",)),

@@ -133,7 +133,7 @@ def test_operators_keep_their_promises():
 @pytest.mark.parametrize("make, message", [
     (lambda: Codec(64, 9), "from 2 to 8"),
     (lambda: Codec(64, 4.5), "from 2 to 8"),
-    (lambda: Codec(48, 4), "head_dim"),
+    (lambda: Codec(23, 4), "head_dim"),
     (lambda: Codec(64, 4, device="cuda"), "no CUDA"),
     (lambda: Codec(64, 4, device="tpu"), "tpu"),
     (lambda: Codec(64, key_bits=4), "together"),

@@ -9,8 +9,10 @@ from tersekv.hf.handle import KVHandle
 from tersekv.hf.masks import TerseMask, make_mask
 
 NAME = "tersekv"
+OBSERVERS = []  # called with (module, query, key, value, scale) of plain tensors; reports.py
 
 
+@torch.compiler.disable  # the core takes addresses: a graph breaks here
 def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, sliding_window=None, softcap=None,
               s_aux=None, is_causal=None, position_bias=None, output_attentions=False, **_):
     """Transformers' attention interface: query [batch, heads, queries, d]; -> [batch, queries, heads, d], None."""
@@ -26,6 +28,8 @@ def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=No
         return key.pending.layer.attend(key.pending, query, attention_mask, config=getattr(module, "config", None),
                                         scale=scale, causal=causal, window=sliding_window, softcap=softcap,
                                         sinks=s_aux), None
+    for observer in OBSERVERS:
+        observer(module, query, key, value, scale)
     key, value = (x.dense() if isinstance(x, KVHandle) else x for x in (key, value))
     out = dense_attention(query, key, value, scale=scale, causal=causal, softcap=softcap, sinks=s_aux,
                           **mask_arguments(attention_mask, sliding_window))

@@ -48,7 +48,7 @@ class TerseCache(DynamicCache):
                              "be rotated each step; leave it False")
         self.spec = choose_spec(kv, compression, key_bits, value_bits)
         self.prefill, self.config = prefill, None
-        _core.LayerCache(_core.Memory(0), self.spec, 1, 1, 64, 64, 0, prefill, arithmetic)  # refuses what cannot be
+        self._check_spec(64, profile is not None, prefill, arithmetic)
         self.store = Store(prefill, arithmetic, byte_budget)
         self._start()
         self._protect = (protect_first, protect_last, tuple(protected_layers))
@@ -93,11 +93,16 @@ class TerseCache(DynamicCache):
     def _raw_spec(self):
         return "bf16" if getattr(self.config, "dtype", None) == torch.bfloat16 else "f16"
 
+    def _check_spec(self, head_dim, with_profile, prefill="raw", arithmetic="int16"):
+        """What cannot be is refused now, not at the first token."""
+        stats = [[0.0] * head_dim, [1.0] * head_dim] * 2 if with_profile else None
+        _core.LayerCache(_core.Memory(0), self.spec, 1, 1, head_dim, head_dim, 0, prefill, arithmetic, stats=stats)
+
     def _check_head_dim(self, config):
         heads = getattr(config, "num_attention_heads", None)
         d = getattr(config, "head_dim", None) or (config.hidden_size // heads if heads else None)
         if isinstance(d, int):
-            _core.LayerCache(_core.Memory(0), self.spec, 1, 1, d, d)
+            self._check_spec(d, self.store.layer_stats is not None)
 
     # -- ways to make one ----------------------------------------------------------------------------------------------
     @classmethod
@@ -108,6 +113,21 @@ class TerseCache(DynamicCache):
             warnings.warn(f"the model's attention is '{other}': the cache will decode its history each step; "
                           "tersekv.patch_model(model) makes it compute from packed pages", RuntimeWarning, stacklevel=2)
         return cache
+
+    @classmethod
+    def from_pretrained_model(cls, model, tokenizer=None, return_report=False, mode="balanced", **options):
+        """Measures the model's keys and values, takes the recommended bits and their statistics.
+
+        options: of measure_kv_norm_ratio (text, input_ids, max_tokens) and of TerseCache. -> cache, or (cache, report).
+        """
+        from tersekv import reports
+        measuring = {name: options.pop(name) for name in ("text", "input_ids", "max_tokens") if name in options}
+        report = reports.measure_kv_norm_ratio(model, tokenizer, **measuring)
+        packed_layers = sum(kind in PACKED_TYPES for kind, _ in compat.layer_plan(compat.decoder_config(model.config)))
+        if packed_layers == len(report.layers):  # shared layers attend with keys of others
+            options.setdefault("profile", report.profile)
+        cache = cls.for_model(model, reports.recommend_bits(report, mode)["spec"], **options)
+        return (cache, report) if return_report else cache
 
     # -- batch ---------------------------------------------------------------------------------------------------------
     def open_batch(self, batch):
@@ -158,6 +178,7 @@ class TerseCache(DynamicCache):
         self.stored, self.slots = grown, end
 
     # -- what Transformers calls ---------------------------------------------------------------------------------------
+    @torch.compiler.disable
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         while self.config is None and len(self.layers) <= layer_idx:
             self.layers.append(TerseLayer(self, len(self.layers), len(self.layers), self.spec))

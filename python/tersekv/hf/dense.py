@@ -6,7 +6,7 @@ import torch.nn.functional as F
 BLOCK = 512  # queries at a time: no [queries, keys] matrix of a long prompt
 
 
-def _allowed(q_first, q_count, kv_length, q_length, causal, window, padding, device):
+def allowed(q_first, q_count, kv_length, q_length, causal, window, padding, device):
     """[batch or 1, 1, q_count, kv_length] bool, or None: everything. The last query stands at the last key."""
     allowed = None
     if causal or window:
@@ -76,7 +76,7 @@ def dense_attention(q, k, v, *, scale, causal=True, window=None, padding=None, m
                 high = kv_length - q_length + first + count
             if window:
                 low = max(0, kv_length - q_length + first - window + 1)
-            block = _allowed(first, count, kv_length, q_length, causal, window, padding, q.device)
+            block = allowed(first, count, kv_length, q_length, causal, window, padding, q.device)
             block = None if block is None else block[..., low:high]
         outs.append(_attend(q[:, :, first:first + count], k[:, :, low:high], v[:, :, low:high], block, scale, softcap,
                             sinks))

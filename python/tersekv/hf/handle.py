@@ -50,6 +50,9 @@ class KVHandle(torch.Tensor):
         self.pending.layer.explain("a tensor operation other than the attention function 'tersekv'")
         return self.pending.dense(self.side)
 
+    def __setitem__(self, key, value):
+        raise RuntimeError("KV handles are read-only: .clone() gives a plain tensor")
+
     def __dlpack__(self, *arguments, **options):  # the default would export a null pointer
         return self.dense().__dlpack__(*arguments, **options)
 

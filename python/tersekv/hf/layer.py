@@ -184,8 +184,6 @@ class TerseLayer(CacheLayerMixin):
             reason = "attention that is not causal"
         elif query.shape[2] != n:
             reason = f"{query.shape[2]} queries over {n} new tokens"
-        elif core.heads != query.shape[1]:
-            reason = f"{query.shape[1]} query heads where the cache was made for {core.heads}"
         elif pending.appended and (n > 1 or self.spec.startswith("kivi") or "mean=page" in self.spec):
             reason = "keys and values shared by several layers"
         first_chunk = self.owner.prefill == "raw" and n > 1 and not self.owner.holds_tokens(start)

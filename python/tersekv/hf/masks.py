@@ -6,6 +6,8 @@ Transformers calls it once a forward pass and layer type; modules only pass the 
 import torch
 import transformers.masking_utils as masking
 
+from tersekv.hf.dense import allowed
+
 
 def classify(function):
     """'causal', 'sliding', 'bidirectional', or 'other' (chunks, packed sequences, custom ones), from its closures."""
@@ -50,10 +52,25 @@ class TerseMask:
         return TerseMask(self.kind, batch, q_length, kv_length, self.low, self.window, move(self.padding),
                          move(self.tensor))
 
+    def draw(self):
+        """[batch or 1, 1, q_length, kv_length] bool, True: seen."""
+        if self.kind == "dense":
+            return self.tensor
+        _, _, q_length, kv_length = self.shape
+        device = "cpu" if self.padding is None else self.padding.device
+        return allowed(0, q_length, kv_length, q_length, True, self.window, self.padding, device)
+
+    def __getitem__(self, key):
+        """Models that attend with some of the queries only (Gemma 4) slice masks: a drawn one then."""
+        drawn = self.draw()
+        part = drawn[key]
+        return self if part.shape == drawn.shape else part
+
     def __repr__(self):
         return f"TerseMask({self.kind}, {self.shape}, window={self.window}, padded={self.padding is not None})"
 
 
+@torch.compiler.disable
 def make_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=masking.causal_mask_function,
               attention_mask=None, use_vmap=False, **others):
     kind = "other" if use_vmap else classify(mask_function)

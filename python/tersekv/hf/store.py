@@ -24,6 +24,8 @@ class Store:
             core = _core.LayerCache(self.memory, layer.spec, heads or layer.owner.query_heads(kv_heads), kv_heads, dk,
                                     dv, layer.ordinal, self.prefill, self.arithmetic, **options)
             self.cores[layer.index] = core
+        elif heads is not None and core.heads != heads:
+            core.set_heads(heads)
         return core
 
     def new_sequence(self):

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Packed caches of Python side by side: one model, one text, one run, KL against exact keys and values at real bytes.
+
+A prompt of half the context is fed at once (prefill=raw), then the second half token by token and scored. Bytes are
+those of the tensors that a cache holds at the end (of ours: stats()). Run it in an environment of its own that has, beside
+tersekv[hf]: tiny-turboquant, optimum-quanto. What is missing is left out and named.
+
+    bench/python/peers.py MODEL.gguf TEXT [--context 1024] [--only k4v4,tiny] [--json rows.json]
+"""
+import argparse
+import json
+import math
+import pathlib
+import sys
+
+import torch
+from transformers import DynamicCache
+
+from tersekv import TerseCache
+from tersekv.cli import load
+from tersekv.evaluate import Progress
+
+
+def tensor_bytes(value, seen):
+    """Of all tensors that an object holds, each storage once."""
+    if torch.is_tensor(value):
+        inner = [getattr(value, name) for name in getattr(value, "__dict__", {})] if hasattr(value, "_data") else []
+        if inner or hasattr(value, "_data"):  # a quantised tensor of several
+            return sum(tensor_bytes(getattr(value, name, None), seen) for name in ("_data", "_scale", "_shift"))
+        storage = value.untyped_storage()
+        if storage.data_ptr() in seen or storage.nbytes() == 0:
+            return 0
+        seen.add(storage.data_ptr())
+        return storage.nbytes()
+    if isinstance(value, (list, tuple)):
+        return sum(tensor_bytes(item, seen) for item in value)
+    return 0
+
+
+def held_bytes(cache):
+    if isinstance(cache, TerseCache):
+        return cache.stats()["bytes_used"]
+    seen = set()
+    return sum(tensor_bytes(value, seen) for layer in cache.layers for value in vars(layer).values())
+
+
+def contestants(model):
+    """(name, attention, makes a cache)"""
+    yield "DynamicCache", "sdpa", lambda: DynamicCache(config=model.config)
+    for spec in ("k8v8", "k4v4", "kivi-k4v4", "k4v4+sink=0+win=0", "k3v3", "k2v2"):
+        yield f"tersekv {spec}", "tersekv", lambda spec=spec: TerseCache.for_model(model, spec)
+    try:
+        from tiny_turboquant import TinyKVCache
+        for name in ("safe", "balanced", "compact", "aggressive"):
+            yield f"tiny-turboquant {name}", "sdpa", lambda name=name: TinyKVCache(compression=name)
+    except ImportError as missing:
+        print(f"left out: {missing}", file=sys.stderr)
+    try:
+        import optimum.quanto  # noqa: F401
+        from transformers.cache_utils import QuantizedCache
+        for bits in (4, 2):
+            yield f"QuantizedCache quanto {bits}", "sdpa", \
+                lambda bits=bits: QuantizedCache(backend="quanto", config=model.config, nbits=bits)
+    except ImportError as missing:
+        print(f"left out: {missing}", file=sys.stderr)
+
+
+@torch.no_grad()
+def run(model, attention, cache, ids, progress):
+    half = ids.shape[1] // 2
+    model.set_attn_implementation(attention)
+    model(ids[:, :half], past_key_values=cache)
+    logits = []
+    for i in range(half, ids.shape[1]):
+        logits.append(model(ids[:, i:i + 1], past_key_values=cache).logits[0, -1].float().log_softmax(-1))
+        progress.at(i - half + 1)
+    return torch.stack(logits)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("text")
+    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--only", help="names that contain one of these texts, separated by commas; and DynamicCache")
+    parser.add_argument("--json")
+    arguments = parser.parse_args()
+    model, tokenizer = load(arguments.model, "float32")
+    ids = tokenizer(pathlib.Path(arguments.text).read_text(), return_tensors="pt").input_ids[:, :arguments.context + 1]
+    rows, reference = [], None
+    targets = ids[0, ids.shape[1] // 2 + 1:]
+    only = ["DynamicCache", *arguments.only.split(",")] if arguments.only else [""]
+    for name, attention, make in contestants(model):
+        if not any(text in name for text in only):
+            continue
+        try:
+            cache = make()
+            logits = run(model, attention, cache, ids[:, :-1], Progress(name, (ids.shape[1] - 1) // 2))
+        except Exception as error:
+            print(f"{name}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
+            continue
+        logits = logits[-len(targets):]
+        reference = logits if reference is None else reference
+        config = model.config
+        f16 = 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * (ids.shape[1] - 1)
+        kl = (reference.exp() * (reference - logits)).sum(-1)
+        rows.append({"cache": name, "bytes": held_bytes(cache), "ratio": f16 / held_bytes(cache),
+                     "kl_mean": float(kl.mean()), "kl_p99": float(kl.double().quantile(0.99)),
+                     "top1": float((reference.argmax(-1) == logits.argmax(-1)).float().mean()),
+                     "ppl": math.exp(-float(logits.gather(1, targets[:, None]).mean())), "prefill": "raw",
+                     "context": ids.shape[1] - 1, "tokens": len(targets)})
+        row = rows[-1]
+        print(f"{name:28} {row['bytes']:11,} {row['ratio']:5.2f}x  KL {row['kl_mean']:.5f}  p99 {row['kl_p99']:.4f}  "
+              f"top-1 {row['top1']:.2%}  ppl {row['ppl']:.3f}", flush=True)
+    if arguments.json:
+        pathlib.Path(arguments.json).write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
