@@ -3,12 +3,25 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 
 #include "src/base/check.h"
 
 namespace tersekv::llama {
+
+const char* HostModeName(HostMode mode) {
+  switch (mode) {
+    case HostMode::kCustom:
+      return "custom";
+    case HostMode::kOverwrite:
+      return "overwrite";
+    case HostMode::kAuto:
+      break;
+  }
+  return "auto";
+}
 
 Hook::Hook(KvCache* cache, HostLayers layers, HostMode mode, int threads, StatisticsSink* sink)
     : cache_(cache), layers_(std::move(layers)), mode_(mode), sink_(sink) {
@@ -42,9 +55,20 @@ Status Hook::End(bool ok) {
 
 bool Hook::OnNode(ggml_tensor* node, bool ask, void* userdata) {
   Hook& hook = *static_cast<Hook*>(userdata);
+  const bool ours = hook.Ours(node, ask);
+  if (hook.next_callback_ == nullptr) return ours;
+  if (ask) {
+    hook.next_wants_ = hook.next_callback_(node, true, hook.next_userdata_);
+    return ours || hook.next_wants_;
+  }
+  const bool go_on = !hook.next_wants_ || hook.next_callback_(node, false, hook.next_userdata_);
+  return ours && go_on;
+}
+
+bool Hook::Ours(ggml_tensor* node, bool ask) {
   const NodeInfo info = ReadNode(node);
   if (info.kind == NodeKind::kOther) return !ask;
-  return hook.mode_ == HostMode::kCustom ? hook.Custom(node, info, ask) : hook.Overwrite(node, info, ask);
+  return mode_ == HostMode::kCustom ? Custom(node, info, ask) : Overwrite(node, info, ask);
 }
 
 // Nodes are rewritten while the graph is asked for, so the pass is never split; a reused graph comes rewritten.
@@ -67,12 +91,17 @@ bool Hook::Overwrite(ggml_tensor* node, const NodeInfo& info, bool ask) {
   return true;
 }
 
+// More threads than the cache has room for: the rest of them has nothing to do.
 void Hook::StoreOp(ggml_tensor* node, int worker, int workers, void* userdata) {
-  static_cast<Hook*>(userdata)->Store(node, worker, workers);
+  Hook& hook = *static_cast<Hook*>(userdata);
+  const int most = std::min(workers, hook.cache_->config().max_workers);
+  if (worker < most) hook.Store(node, worker, most);
 }
 
 void Hook::AttentionOpFn(ggml_tensor* node, int worker, int workers, void* userdata) {
-  static_cast<Hook*>(userdata)->Attend(node, worker, workers);
+  Hook& hook = *static_cast<Hook*>(userdata);
+  const int most = std::min(workers, hook.cache_->config().max_workers);
+  if (worker < most) hook.Attend(node, worker, most);
 }
 
 // The first layer's K: a new forward pass (ubatch) begins, the one before it is complete.

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "ggml-backend.h"
 #include "hosts/llama/graph.h"
 #include "hosts/llama/layers.h"
 #include "src/base/thread_pool.h"
@@ -22,6 +23,12 @@ class Hook {
   Hook(KvCache* cache, HostLayers layers, HostMode mode, int threads, StatisticsSink* sink = nullptr);
 
   void SetCache(KvCache* cache) { cache_ = cache; }  // between forward passes
+
+  // The application's own callback goes on seeing every node; between forward passes. Null: none.
+  void SetNext(ggml_backend_sched_eval_callback next, void* userdata) {
+    next_callback_ = next;
+    next_userdata_ = userdata;
+  }
 
   // Around one llama_decode of these tokens, in batch order.
   void Begin(std::span<const StepToken> tokens);
@@ -42,6 +49,7 @@ class Hook {
   void StartPass(const ggml_tensor* node);
   void Store(const ggml_tensor* node, int worker, int workers);
   void Attend(ggml_tensor* node, int worker, int workers);
+  bool Ours(ggml_tensor* node, bool ask);
   int Ordinal(int layer) const { return layers_.ordinals[static_cast<size_t>(layer)]; }
   void WriteRows(int layer, Kv side, const ggml_tensor* rows, int worker, int workers);
 
@@ -54,6 +62,9 @@ class Hook {
   size_t next_ = 0;  // first token of the next forward pass
   bool in_step_ = false;
   Status status_;
+  ggml_backend_sched_eval_callback next_callback_ = nullptr;
+  void* next_userdata_ = nullptr;
+  bool next_wants_ = false;  // the node that was asked about last
   double attention_seconds_ = 0;
 };
 

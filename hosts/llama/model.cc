@@ -12,6 +12,7 @@
 #include "hosts/llama/logging.h"
 #include "hosts/llama/probe.h"
 #include "hosts/llama/weights.h"
+#include "src/base/check.h"
 
 namespace tersekv::llama {
 namespace {
@@ -51,7 +52,7 @@ Status CheckArchitecture(const llama_model* model, const std::string& architectu
 
 // Contexts above this take the long factors of a LongRoPE model; 0: it has none.
 int64_t LongRopeFrom(const llama_model* model, const std::string& path, const std::string& architecture) {
-  if (!HasTensor(path, "rope_factors_long.weight")) return 0;
+  if (path.empty() || !HasTensor(path, "rope_factors_long.weight")) return 0;
   const std::string trained = MetaValue(model, architecture + ".rope.scaling.original_context_length");
   return trained.empty() ? llama_model_n_ctx_train(model) : std::stoll(trained);
 }
@@ -69,10 +70,19 @@ Result<std::shared_ptr<const Model>> Load(const std::string& path) {
   if (model->model == nullptr) {
     return DataLoss(fmt::format("llama.cpp cannot load {}: {}", path, TakeEngineErrors()));
   }
+  TERSEKV_RETURN_IF_ERROR(DescribeModel(path, model.get()));
+  return std::shared_ptr<const Model>(model);
+}
+
+}  // namespace
+
+Status DescribeModel(const std::string& path, Model* model) {
   ModelInfo& info = model->info;
-  Result<std::string> fingerprint = FingerprintFile(path);
-  if (!fingerprint) return fingerprint.error();
-  info.fingerprint = *fingerprint;
+  if (!path.empty()) {
+    Result<std::string> fingerprint = FingerprintFile(path);
+    if (!fingerprint) return fingerprint.error();
+    info.fingerprint = *fingerprint;
+  }
   info.name = MetaValue(model->model, "general.name");
   if (info.name.empty()) info.name = std::filesystem::path(path).filename().string();
   const llama_rope_type rope = llama_model_rope_type(model->model);
@@ -91,10 +101,8 @@ Result<std::shared_ptr<const Model>> Load(const std::string& path) {
   if (!model->packable.ok()) info.layers.clear();  // never a part of them: sizes would be wrong
   if (model->packable.ok()) info.windows = model->layers.windows;
   info.recurrent = llama_model_is_hybrid(model->model);
-  return std::shared_ptr<const Model>(model);
+  return {};
 }
-
-}  // namespace
 
 std::string MetaValue(const llama_model* model, const std::string& key) {
   char text[256];

@@ -18,13 +18,20 @@ struct Model {
   HostLayers layers;
   int64_t long_rope_from = 0;  // LongRoPE: contexts above this take the long factors; 0 = one set of factors
   Status packable;             // why our cache cannot serve it, or ok
+  bool borrowed = false;       // `model` is freed by someone else
 
   Model() = default;
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
-  ~Model() { llama_model_free(model); }
+  ~Model() {
+    if (!borrowed) llama_model_free(model);
+  }
   const llama_vocab* vocab() const { return llama_model_get_vocab(model); }
 };
+
+// Fills everything from `model->model`, which was loaded from `path`; without a path there is no fingerprint, and
+// LongRoPE is not noticed.
+Status DescribeModel(const std::string& path, Model* model);
 
 // Thread-safe.
 Result<std::shared_ptr<const Model>> LoadModel(const std::string& path);

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hosts/llama/context_params.h"
 #include "hosts/llama/logging.h"
-#include "hosts/llama/session_base.h"
 #include "src/base/check.h"
 
 namespace tersekv::llama {

@@ -209,18 +209,6 @@ Status Resolve(const Model& model, SessionOptions* options) {
 
 }  // namespace
 
-const char* HostModeName(HostMode mode) {
-  switch (mode) {
-    case HostMode::kCustom:
-      return "custom";
-    case HostMode::kOverwrite:
-      return "overwrite";
-    case HostMode::kAuto:
-      break;
-  }
-  return "auto";
-}
-
 Result<std::unique_ptr<Session>> Session::Open(const SessionOptions& given) {
   SessionOptions options = given;
   const bool stock = options.kv.starts_with(kStockPrefix);

@@ -6,15 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "hosts/llama/context_params.h"
 #include "hosts/llama/model.h"
 #include "hosts/llama/text.h"
 
 namespace tersekv::llama {
-
-struct ContextDelete {
-  void operator()(llama_context* context) const { llama_free(context); }
-};
-using ContextPtr = std::unique_ptr<llama_context, ContextDelete>;
 
 // A batch of at most one forward pass, as the engine wants it.
 class Batch {
@@ -73,9 +69,6 @@ class SessionBase : public Session {
 
 // Values a token that MLA layers have as K and as V.
 size_t LatentValues(const Model& model);
-
-// Engine parameters that both kinds share.
-llama_context_params ContextParams(const SessionOptions& options);
 
 Result<std::unique_ptr<Session>> OpenStock(std::shared_ptr<const Model> model, const SessionOptions& options);
 

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hosts/llama/preload/context.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <thread>
+
+#include "hosts/llama/cache_config.h"
+#include "hosts/llama/preload/engine.h"
+#include "hosts/llama/preload/say.h"
+#include "hosts/llama/self_test.h"
+#include "src/base/check.h"
+
+namespace tersekv::llama::preload {
+namespace {
+
+constexpr int kFull = 1, kInvalid = -1, kFailed = -3;  // of llama_decode
+
+using InitFromWide = llama_context* (*)(llama_model*, WideContextParams);
+
+// The program's parameters for a context that is only a staging area.
+WideContextParams StagingParams(const WideContextParams& given, const Sizes& sizes, Hook* hook) {
+  WideContextParams wide = given;
+  llama_context_params& p = wide.params;
+  p.n_ctx = sizes.staging;
+  p.n_batch = sizes.batch;
+  p.kv_unified = true;
+  p.swa_full = true;
+  p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+  p.type_k = p.type_v = GGML_TYPE_F16;  // quantised types turn the rows before the hook sees them
+  p.offload_kqv = p.op_offload = false;
+  p.cb_eval = Hook::OnNode;
+  p.cb_eval_user_data = hook;
+  return wide;
+}
+
+std::vector<LayerBits> BitsOfLayers(const Settings& settings) {
+  std::vector<LayerBits> bits;
+  if (settings.bits == 0) return bits;
+  const Result<BudgetEntry> entry = FindBudget(*settings.profile, settings.bits);
+  TERSEKV_CHECK(entry.has_value());  // ParseSettings has looked
+  for (size_t l = 0; l < entry->k_bits.size(); ++l) bits.push_back({entry->k_bits[l], entry->v_bits[l]});
+  return bits;
+}
+
+int Threads(const llama_context_params& params) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  return std::clamp(std::max({cores, params.n_threads, params.n_threads_batch}), 1, 512);
+}
+
+}  // namespace
+
+Context::Context(std::shared_ptr<const Model> model, const Sizes& sizes, std::unique_ptr<KvCache> cache, HostMode mode,
+                 int threads)
+    : model_(std::move(model)),
+      sizes_(sizes),
+      history_(std::move(cache)),
+      mode_(mode),
+      hook_(history_.cache(), model_->layers, mode, threads) {}
+
+Context::~Context() {
+  if (handle_ != nullptr) llama_free(handle_);
+}
+
+Result<std::unique_ptr<Context>> Context::Create(std::shared_ptr<const Model> model, const WideContextParams& params,
+                                                 const Settings& settings) {
+  CacheConfig config;
+  TERSEKV_RETURN_IF_ERROR(ConfigureCache(model->info, settings.kv, settings.profile, BitsOfLayers(settings), &config));
+  const Result<Sizes> sizes = PlanSizes(params.params, static_cast<int>(model->info.ctx_train), config, settings);
+  if (!sizes) return sizes.error();
+  config.byte_budget = sizes->budget;
+  config.max_workers = Threads(params.params);
+  Result<std::unique_ptr<KvCache>> cache = KvCache::Create(config);
+  if (!cache) return cache.error();
+  SessionOptions trial;
+  trial.threads = std::clamp(params.params.n_threads, 1, 512);
+  const Result<HostMode> mode = ChooseMode(*model, trial);
+  if (!mode) return mode.error();
+  std::unique_ptr<Context> context(new Context(model, *sizes, std::move(*cache), *mode, trial.threads));
+  const auto make = Recast<InitFromWide>(&llama_init_from_model);
+  context->handle_ = make(model->model, StagingParams(params, *sizes, &context->hook_));
+  if (context->handle_ == nullptr) return Internal("llama.cpp makes no context, see its own messages");
+  context->memory_ = llama_get_memory(context->handle_);
+  if (context->memory_ == nullptr) return Unsupported("this context has no memory of its own");
+  TERSEKV_RETURN_IF_ERROR(context->Try());
+  context->hook_.SetNext(params.params.cb_eval, params.params.cb_eval_user_data);
+  context->Introduce(settings);
+  return context;
+}
+
+// Two tokens through the very context that the program gets.
+Status Context::Try() {
+  llama_token tokens[] = {0, 0};
+  llama_batch batch = llama_batch_get_one(tokens, 2);
+  llama_pos positions[] = {0, 1};
+  batch.pos = positions;
+  const BatchToken trial[] = {{0, {0}}, {1, {0}}};
+  const int rc = Decode(trial, [&] { return llama_decode(handle_, batch); });
+  Clear(true);
+  llama_perf_context_reset(handle_);
+  if (rc != 0) return Internal(fmt::format("two tokens of a trial failed with code {}", rc));
+  return {};
+}
+
+void Context::Introduce(const Settings& settings) const {
+  const CacheConfig& config = history_.cache().config();
+  const std::string spec = settings.bits != 0
+                               ? fmt::format("{} with {} bits on average", FormatSpec(config.spec), settings.bits)
+                               : FormatSpec(config.spec);
+  Say(1, "{}: keys and values packed as {} ({:.4g} bits a value with scales){}, host mode {}, llama.cpp {}",
+      model_->info.name, spec, BitsSpec(config),
+      settings.profile != nullptr ? ", profile " + settings.profile_path : "", HostModeName(mode_), LlamaVersion());
+  Say(1,
+      "n_ctx {} ({} sequence{}, {} tokens at most in one): {} bytes for the history, which hold {} tokens; f16 would "
+      "take "
+      "{} bytes for {} tokens; llama.cpp's own cache has {} cells of staging",
+      sizes_.ctx, sizes_.sequences, sizes_.sequences == 1 ? "" : "s", sizes_.ctx_seq, sizes_.budget,
+      sizes_.total_tokens, sizes_.f16, sizes_.requested, sizes_.staging);
+}
+
+// What llama.cpp checks against its own cache, which is empty here.
+int Context::Check(std::span<const BatchToken> batch) const {
+  std::map<int32_t, int32_t> last;
+  std::map<int32_t, int64_t> added;
+  for (const BatchToken& t : batch) {
+    if (t.seqs.size() != 1) {
+      Say(0, "a token of {} sequences: this version takes tokens of one sequence; copy sequences instead",
+          t.seqs.size());
+      return kInvalid;
+    }
+    const int32_t seq = t.seqs[0];
+    if (seq < 0 || seq >= sizes_.sequences) {
+      Say(0, "sequence {}: the context has {}", seq, sizes_.sequences);
+      return kInvalid;
+    }
+    const auto [it, fresh] = last.emplace(seq, history_.Last(seq));
+    if (fresh) {
+      if (const Status s = history_.Usable(seq); !s.ok()) {
+        Say(0, "sequence {}: {}", seq, s.message());
+        return s.code() == StatusCode::kOutOfBudget ? kFull : kInvalid;
+      }
+    }
+    if (t.pos < 0 || (it->second >= 0 && t.pos != it->second + 1)) {
+      Say(0, "sequence {}: position {} follows {}: positions must be consecutive", seq, t.pos, it->second);
+      return kInvalid;
+    }
+    it->second = t.pos;
+    if (history_.cache().Length(seq) + ++added[seq] > sizes_.ctx_seq) return kFull;
+  }
+  return 0;
+}
+
+int Context::Decode(std::span<const BatchToken> batch, const std::function<int()>& run) {
+  if (!causal_) {
+    Say(0, "attention that is not causal was asked for: packed attention is causal");
+    return kInvalid;
+  }
+  if (const int rc = Check(batch); rc != 0) return rc;
+  std::vector<StepToken> tokens;
+  for (const BatchToken& t : batch) tokens.push_back({t.seqs[0], t.pos});
+  const History::Mark mark = history_.MarkOf(tokens);
+  hook_.Begin(tokens);
+  const int rc = run();
+  const Status status = hook_.End(rc == 0);
+  llama_memory_clear(memory_, false);
+  if (rc == 0 && status.ok()) {
+    history_.Appended(tokens);
+    return 0;
+  }
+  history_.GoBack(mark);
+  if (status.code() == StatusCode::kOutOfBudget) {
+    Say(1, "{}", status.message());
+    return kFull;
+  }
+  if (!status.ok()) Say(0, "{}", status.message());
+  return rc != 0 ? rc : kFailed;
+}
+
+void Context::Clear(bool data) {
+  history_.Clear();
+  llama_memory_clear(memory_, data);
+}
+
+}  // namespace tersekv::llama::preload

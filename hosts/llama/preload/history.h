@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The packed cache of one context with the sequence operations of llama_memory_*: what they do to positions, and what
+// they return, is what llama.cpp's own cache does. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tersekv/cache.h"
+
+namespace tersekv::llama::preload {
+
+class History {
+ public:
+  explicit History(std::unique_ptr<KvCache> cache) : cache_(std::move(cache)) {}
+
+  KvCache* cache() { return cache_.get(); }
+  const KvCache& cache() const { return *cache_; }
+
+  // Ranges are positions [begin, end); negative: from the first, to the last. Sequences below 0: all of them.
+  bool Remove(int32_t seq, int32_t begin, int32_t end);
+  void Copy(int32_t from, int32_t to, int32_t begin, int32_t end);
+  void Keep(int32_t seq);
+  void Clear();
+  int32_t First(int32_t seq) const;  // position, -1 when empty
+  int32_t Last(int32_t seq) const;
+
+  // An operation that returns nothing has failed for this sequence: it must not be decoded before it is emptied.
+  Status Usable(int32_t seq) const;
+  void Spoil(int32_t seq, Status why);
+
+  // The lengths of the sequences of a batch, to go back to when it fails.
+  using Mark = std::map<int32_t, int64_t>;
+  Mark MarkOf(std::span<const StepToken> tokens) const;
+  void GoBack(const Mark& mark);
+
+  // Called with the tokens of a batch once they are history.
+  void Appended(std::span<const StepToken> tokens);
+
+ private:
+  bool RemoveOne(int32_t seq, int32_t begin, int32_t end);
+  void Empty(int32_t seq);
+
+  std::unique_ptr<KvCache> cache_;
+  std::map<int32_t, int32_t> first_;  // position of the first token, of sequences that hold some
+  std::map<int32_t, Status> spoilt_;
+};
+
+}  // namespace tersekv::llama::preload

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models and contexts: which of them are ours, and what ours say of their sizes.
+#include <string>
+#include <utility>
+
+#include "hosts/llama/preload/abi.h"
+#include "hosts/llama/preload/interpose.h"
+#include "hosts/llama/preload/policy.h"
+#include "hosts/llama/preload/say.h"
+
+namespace tersekv::llama::preload {
+namespace {
+
+using InitFromWide = llama_context* (*)(llama_model*, WideContextParams);
+using LoadWide = llama_model* (*)(const char*, WideModelParams);
+
+Decision Decide(llama_model* model, const WideContextParams& params, std::shared_ptr<const Model>* described) {
+  if (const Status& abi = CheckAbi(); !abi.ok()) return {Decision::kPass, abi.message()};
+  const bool other = params.params.ctx_other != nullptr && Ours(params.params.ctx_other) != nullptr;
+  if (Decision d = DecideByParams(model, params.params, other); d.kind != Decision::kAdopt) return d;
+  auto known = Registry::Get().Describe(model);
+  if (!known) return {Decision::kPass, known.error().message()};
+  *described = *known;
+  return DecideByModel(**described);
+}
+
+llama_context* NewContext(llama_model* model, const WideContextParams& params) {
+  const auto real = Recast<InitFromWide>(&TERSEKV_REAL(llama_init_from_model));
+  const Result<Settings>& settings = TheSettings();
+  if (!settings) {
+    Say(0, "refused: {}", settings.error().message());
+    return nullptr;
+  }
+  if (!settings->active() || model == nullptr || Registry::Get().HowLoaded(model).measuring) return real(model, params);
+  std::shared_ptr<const Model> described;
+  Decision decision = Decide(model, params, &described);
+  if (decision.kind == Decision::kAdopt) {
+    Result<std::unique_ptr<Context>> context = Context::Create(described, params, *settings);
+    if (context) {
+      llama_context* handle = (*context)->handle();
+      Registry::Get().Add(std::move(*context));
+      return handle;
+    }
+    const bool budget = context.error().code() == StatusCode::kOutOfBudget;
+    decision = {budget ? Decision::kRefuse : Decision::kPass, context.error().message()};
+  }
+  decision = Settle(std::move(decision), *settings);
+  return decision.kind == Decision::kPass ? real(model, params) : nullptr;
+}
+
+llama_model* LoadModelFile(const char* path, const WideModelParams& params) {
+  llama_model* model = Recast<LoadWide>(&TERSEKV_REAL(llama_model_load_from_file))(path, params);
+  const Result<Settings>& settings = TheSettings();
+  if (model != nullptr && settings && settings->active() && CheckAbi().ok()) {
+    Registry::Get().AddModel(model, {path, params.params.no_alloc});
+  }
+  return model;
+}
+
+}  // namespace
+
+// Under names of our own in C++, because the parameters are wider than llama.h says.
+TERSEKV_INTERPOSED llama_context* TersekvInit(llama_model* model,
+                                              WideContextParams params) __asm__("llama_init_from_model");
+TERSEKV_INTERPOSED llama_context* TersekvNewContext(llama_model* model,
+                                                    WideContextParams params) __asm__("llama_new_context_with_model");
+TERSEKV_INTERPOSED llama_model* TersekvLoad(const char* path,
+                                            WideModelParams params) __asm__("llama_model_load_from_file");
+TERSEKV_INTERPOSED llama_model* TersekvLoadOld(const char* path,
+                                               WideModelParams params) __asm__("llama_load_model_from_file");
+
+llama_context* TersekvInit(llama_model* model, WideContextParams params) { return NewContext(model, params); }
+llama_context* TersekvNewContext(llama_model* model, WideContextParams params) { return NewContext(model, params); }
+llama_model* TersekvLoad(const char* path, WideModelParams params) { return LoadModelFile(path, params); }
+llama_model* TersekvLoadOld(const char* path, WideModelParams params) { return LoadModelFile(path, params); }
+
+TERSEKV_INTERPOSED void llama_model_free(llama_model* model) {
+  Registry::Get().RemoveModel(model);
+  TERSEKV_REAL(llama_model_free)(model);
+}
+
+TERSEKV_INTERPOSED void llama_free_model(llama_model* model) { llama_model_free(model); }
+
+TERSEKV_INTERPOSED void llama_free(llama_context* context) {
+  if (const std::unique_ptr<Context> ours = Registry::Get().Take(context)) {
+    const CacheUsage usage = ours->history().cache()->Usage();
+    Say(2, "context freed with {} tokens in {} bytes", usage.tokens, usage.bytes_used);
+    return;
+  }
+  TERSEKV_REAL(llama_free)(context);
+}
+
+TERSEKV_INTERPOSED uint32_t llama_n_ctx(const llama_context* context) {
+  const Context* ours = Ours(context);
+  return ours != nullptr ? ours->sizes().ctx : TERSEKV_REAL(llama_n_ctx)(context);
+}
+
+TERSEKV_INTERPOSED uint32_t llama_n_ctx_seq(const llama_context* context) {
+  const Context* ours = Ours(context);
+  return ours != nullptr ? ours->sizes().ctx_seq : TERSEKV_REAL(llama_n_ctx_seq)(context);
+}
+
+TERSEKV_INTERPOSED uint32_t llama_n_batch(const llama_context* context) {
+  const Context* ours = Ours(context);
+  return ours != nullptr ? ours->sizes().batch : TERSEKV_REAL(llama_n_batch)(context);
+}
+
+TERSEKV_INTERPOSED void llama_set_causal_attn(llama_context* context, bool causal) {
+  if (Context* ours = Ours(context)) ours->SetCausal(causal);
+  TERSEKV_REAL(llama_set_causal_attn)(context, causal);
+}
+
+}  // namespace tersekv::llama::preload

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the TERSEKV_* variables of the environment ask of the preload object.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "tersekv/profile.h"
+#include "tersekv/status.h"
+
+namespace tersekv::llama {
+
+struct Settings {
+  std::string kv;  // TERSEKV_KV as given; empty: the object forwards everything
+  std::shared_ptr<const Profile> profile;
+  std::string profile_path;
+  double bits = 0;      // 0 = as the spec says
+  size_t kv_bytes = 0;  // 0 = what the requested context takes in f16
+  int64_t ctx = 0;      // 0 = as the program asks, kAutoCtx = what the bytes hold
+  bool strict = false;
+  int log = 1;  // 0 errors, 1 a few lines a context, 2 a line a call
+
+  static constexpr int64_t kAutoCtx = -1;
+  bool active() const { return !kv.empty(); }
+};
+
+// get: the value of a variable, or null. A wrong value: the message names the variable, the value and what is possible.
+Result<Settings> ParseSettings(const std::function<const char*(const char*)>& get);
+
+// Of this process, read once.
+const Result<Settings>& TheSettings();
+
+}  // namespace tersekv::llama
