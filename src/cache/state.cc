@@ -36,6 +36,15 @@ bool SameStatistics(const Statistics& stats, const SequenceState& state) {
   return true;
 }
 
+bool HasStatistics(const SequenceState& state) {
+  for (const SequenceState::Layer& layer : state.layers) {
+    for (int i = 0; i < 6; ++i) {
+      if (!layer.statistics[i / 3][i % 3].empty()) return true;
+    }
+  }
+  return false;
+}
+
 Status Wrong(std::string what) { return InvalidArgument("this state is not of such a cache: " + std::move(what)); }
 
 }  // namespace
@@ -101,7 +110,8 @@ Status History::CheckState(const SequenceState& state) const {
   if (whole_pages_ && packed % page != 0) return Wrong(fmt::format("{} tokens are no whole pages", packed));
   const size_t pages = static_cast<size_t>((packed + page - 1) / page);
   const bool packs = packed > 0 && !config_.spec.raw();
-  bool measured = false;
+  const bool present = HasStatistics(state);  // all of them or none
+  if (packs && parts_.any() && !present) return Wrong("it has no statistics for its packed tokens");
   for (size_t l = 0; l < state.layers.size(); ++l) {
     const SequenceState::Layer& layer = state.layers[l];
     if (layer.pages.size() != pages) {
@@ -125,25 +135,14 @@ Status History::CheckState(const SequenceState& state) const {
       }
       for (int part = 0; part < 3; ++part) {
         const std::span<const float> values = layer.statistics[i][part];
-        const bool wanted = part == 0 || (config_.spec.scale && (side == Kv::kK || given_stats_));
-        measured |= !values.empty();
-        if (!values.empty() && (values.size() != width || !wanted || !UsesStatistics(config_.spec))) {
-          return Wrong(fmt::format("layer {} has statistics of {} values", l, values.size()));
-        }
-        if (wanted && packs && UsesStatistics(config_.spec) && values.empty()) {
-          return Wrong(fmt::format("layer {} has no statistics for its packed tokens", l));
+        const bool wanted = present && (part == 0 ? parts_.mean : parts_.scale[i]);
+        if (values.size() != (wanted ? width : 0)) {
+          return Wrong(
+              fmt::format("layer {} has {} values of a statistic, not {}", l, values.size(), wanted ? width : 0));
         }
         for (const float v : values) {
           if (!std::isfinite(v) || (part > 0 && !(v > 0))) return Wrong(fmt::format("layer {} has statistic {}", l, v));
         }
-      }
-    }
-  }
-  if (measured && NeedsStatistics()) {  // all of them or none
-    for (const SequenceState::Layer& layer : state.layers) {
-      if (layer.statistics[0][0].empty() || layer.statistics[1][0].empty() ||
-          (config_.spec.scale && (layer.statistics[0][1].empty() || layer.statistics[0][2].empty()))) {
-        return Wrong("some layers have statistics and some have none");
       }
     }
   }
@@ -158,7 +157,7 @@ Status History::Restore(int32_t id, const SequenceState& state) {
   }
   TERSEKV_RETURN_IF_ERROR(CheckState(state));
   Remove(id);
-  const bool measured = NeedsStatistics() && !state.layers[0].statistics[0][0].empty();
+  const bool measured = NeedsStatistics() && HasStatistics(state);
   Sequence s;
   s.positions.reserve(PositionCapacity(state.positions.size()));
   s.positions = state.positions;
