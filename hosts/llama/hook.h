@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "hosts/llama/draft_rows.h"
 #include "hosts/llama/graph.h"
 #include "hosts/llama/layers.h"
 #include "src/base/thread_pool.h"
@@ -23,8 +24,9 @@ class Hook {
 
   void SetCache(KvCache* cache) { cache_ = cache; }  // between forward passes
 
-  // Around one llama_decode of these tokens, in batch order.
-  void Begin(std::span<const StepToken> tokens);
+  // Around one llama_decode of these tokens, in batch order. draft: takes the rows of the one forward pass, and the
+  // cache stays as it was.
+  void Begin(std::span<const StepToken> tokens, DraftRows* draft = nullptr);
   // ok: the engine's own verdict. Commits the last forward pass, or takes it back; any failure of ours is returned.
   Status End(bool ok);
 
@@ -53,6 +55,7 @@ class Hook {
   std::vector<StepToken> tokens_;
   size_t next_ = 0;  // first token of the next forward pass
   bool in_step_ = false;
+  DraftRows* draft_ = nullptr;
   Status status_;
   double attention_seconds_ = 0;
 };
