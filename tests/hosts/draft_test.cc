@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <tuple>
 
 #include "tests/hosts/logits.h"
 #include "tests/hosts/test_models.h"
@@ -93,12 +94,17 @@ TEST_F(Draft, AcceptedTokensAreAsIfDecodedAlone) {
 }
 
 TEST_F(Draft, AcceptedWholeIsDecode) {
-  for (const char* kv : {"k4v4", "kivi-k4v4", "stock-f16"}) {
-    const std::unique_ptr<Session> drafted = OpenOrFail(Options(SmallLlama(), kv)),
-                                   plain = OpenOrFail(Options(SmallLlama(), kv));
+  for (const auto& [kv, mode, threads] :
+       {std::tuple{"k4v4", HostMode::kCustom, 1}, std::tuple{"k4v4", HostMode::kCustom, 2},
+        std::tuple{"k4v4", HostMode::kOverwrite, 2}, std::tuple{"kivi-k4v4", HostMode::kCustom, 1},
+        std::tuple{"stock-f16", HostMode::kAuto, 1}}) {
+    SessionOptions options = Options(SmallLlama(), kv);
+    options.mode = mode;
+    options.threads = threads;
+    const std::unique_ptr<Session> drafted = OpenOrFail(options), plain = OpenOrFail(options);
     ASSERT_TRUE(drafted && plain);
     std::vector<float> found;
-    const Schedule schedule = OneSequence(320, 300, 25, 20);
+    const Schedule schedule = threads == 1 ? OneSequence(320, 300, 25, 20) : OneSequence(320, 175, 35, 2);
     for (const std::vector<BatchToken>& batch : schedule) {
       ASSERT_TRUE(drafted->DecodeDraft(batch).ok());
       const std::vector<float> logits = FirstLogits(*drafted, batch.size());
