@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <fstream>
+#include <string_view>
 #include <utility>
 
 #include "cli/options.h"
@@ -63,8 +65,54 @@ Json ProfileJson(const Profile& profile) {
   return row;
 }
 
+Status InspectSession(const InspectOptions& options) {
+  const Result<SavedSession> saved = OpenSession(options.file);
+  if (!saved) return saved.error();
+  size_t pages = 0, given_back = 0;
+  for (const SequenceState::Layer& layer : saved->state.layers) {
+    for (const auto& page : layer.pages) ++(page.empty() ? given_back : pages);
+  }
+  if (options.json != "-") {
+    std::string text;
+    const auto line = [&](const char* name, const std::string& value) {
+      text += fmt::format("{:<14} {}\n", name, value);
+    };
+    line("session", fmt::format("format version {}, every checksum fits", saved->version));
+    line("model", saved->model_name);
+    line("fingerprint", saved->model_fingerprint);
+    line("made by", "tersekv " + saved->tersekv_version);
+    line("spec", saved->spec);
+    line("layers", fmt::format("{}", saved->layers.size()));
+    line("tokens", fmt::format("{}, positions {} to {}", saved->tokens.size(), saved->state.positions.front(),
+                               saved->state.positions.back()));
+    line("pages", fmt::format("{}, {} given back", pages, given_back));
+    line("bytes", fmt::format("{}", saved->bytes));
+    if (Status status = WriteText("-", text); !status.ok()) return status;
+  }
+  if (options.json.empty()) return {};
+  Json row;
+  row["model"] = saved->model_name;
+  row["fingerprint"] = saved->model_fingerprint;
+  row["made_by"] = saved->tersekv_version;
+  row["format_version"] = saved->version;
+  row["spec"] = saved->spec;
+  row["layers"] = saved->layers.size();
+  row["tokens"] = saved->tokens.size();
+  row["pages"] = pages;
+  row["pages_given_back"] = given_back;
+  row["bytes"] = saved->bytes;
+  return WriteText(options.json, Dump(Envelope(Json::array({std::move(row)}))));
+}
+
+bool IsSession(const std::string& path) {
+  char first[8] = {};
+  std::ifstream file(path, std::ios::binary);
+  return file.read(first, sizeof first) && std::string_view(first, sizeof first) == "TERSEKV\n";
+}
+
 Status RunInspect(const InspectOptions& options) {
   if (Status status = CheckWritable(options.json); !status.ok()) return status;
+  if (IsSession(options.file)) return InspectSession(options);
   const auto profile = LoadProfile(options.file);
   if (!profile) return profile.error();
   std::vector<BudgetRow> rows;
@@ -118,10 +166,10 @@ Json BudgetJson(const std::vector<BudgetRow>& rows) {
 }
 
 CLI::App* AddInspect(CLI::App* app, InspectOptions* options) {
-  CLI::App* sub = app->add_subcommand("inspect", "Show what is in a profile");
-  sub->add_option("file", options->file, "Profile")->required()->type_name("PROFILE");
+  CLI::App* sub = app->add_subcommand("inspect", "Show what is in a profile or a saved session");
+  sub->add_option("file", options->file, "Profile or session")->required()->type_name("FILE");
   AddJsonOption(sub, &options->json);
-  sub->footer("Example:\n  tersekv inspect model.tkvp");
+  sub->footer("Examples:\n  tersekv inspect model.tkvp\n  tersekv inspect book.tkvs");
   return sub;
 }
 

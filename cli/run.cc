@@ -17,6 +17,7 @@
 #include "cli/progress.h"
 #include "cli/utf8.h"
 #include "tersekv/llama.h"
+#include "tersekv/session.h"
 
 namespace tersekv::cli {
 namespace {
@@ -49,6 +50,9 @@ struct Answer {
   std::string stop;                                  // eos, length, context, interrupt, error
   int64_t prompt_tokens = 0, tokens = 0, steps = 0;  // steps: tokens that the model was asked for after the first
   int64_t passes = 0, drafted = 0, accepted = 0;
+  int64_t reused = -1;           // of the prompt, from a saved session; -1: none was given
+  std::vector<int32_t> history;  // what the cache holds
+  int64_t prompt_run() const { return prompt_tokens - std::max<int64_t>(reused, 0); }
   double prefill_seconds = 0, decode_seconds = 0;
 };
 
@@ -122,6 +126,7 @@ Status Generate(const RunOptions& options, llama::Session* session, std::span<co
     }
     status = generation.Take(token, options.n - answer->tokens);
     if (!status.ok()) break;
+    answer->history.push_back(token);
     ++answer->steps;
   }
   if (status.ok()) status = generation.Finish();
@@ -149,10 +154,11 @@ Json RowOf(const KvChoice& choice, const llama::Session& session, const Answer& 
   row["kv_bytes_f16"] = usage.bytes_f16;
   row["ratio"] = CompressionRatio(usage);
   row["prompt_tokens"] = answer.prompt_tokens;
+  if (answer.reused >= 0) row["prompt_tokens_reused"] = answer.reused;
   row["tokens"] = answer.tokens;
   row["context"] = session.Length(0);
   row["prefill"] = "decode";
-  row["prefill_tps"] = Rate(answer.prompt_tokens, answer.prefill_seconds);
+  row["prefill_tps"] = Rate(answer.prompt_run(), answer.prefill_seconds);
   row["decode_tps"] = Rate(answer.steps, answer.decode_seconds);
   row["passes"] = answer.passes;
   row["drafted"] = answer.drafted;
@@ -172,7 +178,7 @@ void PrintFigures(const RunOptions& options, const KvChoice& choice, const llama
              "{}, host mode {}, {} threads: prompt {} tokens at {:.1f} t/s, answer {} tokens at {:.1f} t/s (stop: {}); "
              "KV {} used, {} as f16 ({:.2f}x), {:.3f} bits a value\n",
              NameOf(choice, session), llama::HostModeName(session.mode()), session.threads(), answer.prompt_tokens,
-             Rate(answer.prompt_tokens, answer.prefill_seconds), answer.tokens,
+             Rate(answer.prompt_run(), answer.prefill_seconds), answer.tokens,
              Rate(answer.steps, answer.decode_seconds), answer.stop, Size(static_cast<double>(usage.bytes_used)),
              Size(static_cast<double>(usage.bytes_f16)), CompressionRatio(usage), usage.bits_effective);
   if (answer.passes > 0 && options.spec_lookup > 0) {
@@ -190,12 +196,34 @@ void PrintFigures(const RunOptions& options, const KvChoice& choice, const llama
   }
 }
 
+// Takes what it can from a saved session; at least one token is left to run, whose logits the answer begins with.
+Status Reuse(const RunOptions& options, std::span<const int32_t> prompt, llama::Session* session, Answer* answer) {
+  const Result<SavedSession> saved = OpenSession(options.session);
+  if (!saved) return saved.error();
+  if (Status status = session->Restore(*saved, 0); !status.ok()) return status;
+  answer->reused = std::min(saved->Reusable(prompt), static_cast<int64_t>(prompt.size()) - 1);
+  if (const Status cut = session->Truncate(0, answer->reused); !cut.ok()) {
+    if (cut.code() != StatusCode::kUnsupported) return cut;
+    if (!options.quiet) fmt::print(stderr, "--session: all tokens are run again: {}\n", cut.message());
+    session->Clear(0);
+    answer->reused = 0;
+  }
+  if (!options.quiet) {
+    fmt::print(stderr, "session '{}': {} of its {} tokens are used, {} of the prompt are left to run\n",
+               options.session, answer->reused, saved->tokens.size(),
+               static_cast<int64_t>(prompt.size()) - answer->reused);
+  }
+  return {};
+}
+
 Status RunPrompt(const RunOptions& options) {
   if (options.chat && options.no_chat) return InvalidArgument("--chat and --no-chat exclude each other: give one");
   const auto text = UserText(options);
   if (!text) return text.error();
   if (const auto kv = CheckKv(options.kv); !kv) return kv.error();
-  if (Status status = CheckWritable(options.json); !status.ok()) return status;
+  for (const std::string& path : {options.json, options.save_session}) {
+    if (Status status = CheckWritable(path); !status.ok()) return status;
+  }
   const auto session_options = MakeSessionOptions(options.engine, options.kv);
   if (!session_options) return session_options.error();
   if (options.spec_lookup >= session_options->ubatch) {
@@ -206,7 +234,10 @@ Status RunPrompt(const RunOptions& options) {
   if (!profile) return profile.error();
   const auto choice = ChooseKv(options.kv, options.profile.bits, *profile);
   if (!choice) return choice.error();
-  auto opened = llama::Session::Open(WithChoice(*session_options, *choice));
+  llama::SessionOptions with_choice = WithChoice(*session_options, *choice);
+  // A prompt that is there whole has its last token run again, for its logits.
+  if (!options.session.empty() || !options.save_session.empty()) with_choice.rollback = 1;
+  auto opened = llama::Session::Open(with_choice);
   if (!opened) return opened.error();
   llama::Session& session = **opened;
 
@@ -220,14 +251,23 @@ Status RunPrompt(const RunOptions& options) {
     return InvalidArgument(fmt::format("the prompt has {} tokens, the context holds {}: shorten it or raise --ctx",
                                        answer.prompt_tokens, ctx));
   }
+  answer.history = *prompt;
+  std::span<const int32_t> to_run = *prompt;
+  if (!options.session.empty()) {
+    if (Status reused = Reuse(options, *prompt, &session, &answer); !reused.ok()) return reused;
+    to_run = to_run.subspan(static_cast<size_t>(answer.reused));
+  }
   Progress progress("prompt", options.quiet);
   const auto start = Clock::now();
-  Status status = session.Prefill(*prompt, 0, [&](size_t done, size_t total) { progress.Update(done, total); });
+  Status status = session.Prefill(to_run, 0, [&](size_t done, size_t total) { progress.Update(done, total); });
   if (!status.ok()) return status;
   answer.prefill_seconds = Since(start);
   progress.Finish();
 
   status = Generate(options, &session, *prompt, ctx, options.json != "-", &answer);
+  if (!options.save_session.empty() && session.Length(0) == static_cast<int64_t>(answer.history.size())) {
+    if (Status saved = session.Save(options.save_session, 0, answer.history); !saved.ok()) return saved;
+  }
   if (!options.quiet) PrintFigures(options, *choice, session, answer);
   if (!options.json.empty()) {
     const Status written = WriteText(options.json, Dump(Envelope(Json::array({RowOf(*choice, session, answer)}))));

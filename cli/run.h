@@ -20,6 +20,7 @@ struct RunOptions {
   int n = 256;
   int spec_lookup = 0;  // most tokens of a draft; 0 = none
   SamplerOptions sampler;
+  std::string session, save_session;
   std::string json;
   bool quiet = false;
 };

@@ -39,6 +39,12 @@ CLI::App* AddRun(CLI::App* app, RunOptions* options) {
       ->check(CLI::Range(0, 64).description(""))
       ->type_name("N")
       ->capture_default_str();
+  sub->add_option("--session", options->session,
+                  "Begin with a saved session: tokens that the prompt begins with, too, "
+                  "are not run again")
+      ->type_name("FILE");
+  sub->add_option("--save-session", options->save_session, "Save prompt and answer with their packed KV cache")
+      ->type_name("FILE");
   AddJsonOption(sub, &options->json);
   sub->add_flag("--quiet", options->quiet, "Only the answer: no progress, no figures");
   sub->footer(
@@ -51,6 +57,8 @@ CLI::App* AddRun(CLI::App* app, RunOptions* options) {
       "  tersekv run -m model.gguf --file book.txt -p \"Who is the butler?\" --kv k4v3 --kv-bytes 64M --json run.json\n"
       "  tersekv run -m model.gguf --profile model.tkvp --bits 4 -p \"Why is the sky blue?\"\n"
       "  tersekv run -m model.gguf --file code.py -p \"Add type hints\" --spec-lookup 8\n"
+      "  tersekv run -m model.gguf --file book.txt --no-chat -n 0 --save-session book.tkvs\n"
+      "  tersekv run -m model.gguf --file book.txt -p \"Who is the butler?\" --no-chat --session book.tkvs\n"
       "  tersekv run --kv list");
   return sub;
 }

@@ -67,6 +67,18 @@ class TerseSession : public SessionBase {
       llama_memory_seq_rm(llama_get_memory(context_.get()), seq, -1, -1);
     }
   }
+  Status Save(const std::string& path, int32_t seq, std::span<const int32_t> tokens) const override {
+    TERSEKV_RETURN_IF_ERROR(CheckSaves());
+    return SaveSession(path, *cache_, seq, tokens, IdentityOf(model_->info));
+  }
+  Status Restore(const SavedSession& saved, int32_t seq) override {
+    TERSEKV_RETURN_IF_ERROR(CheckSaves());
+    if (seq < 0 || seq >= options_.max_sequences || saved.state.tokens() > options_.ctx) {
+      return InvalidArgument(fmt::format("{} saved tokens into sequence {}: the session has {} sequences of {}",
+                                         saved.state.tokens(), seq, options_.max_sequences, options_.ctx));
+    }
+    return RestoreSession(saved, IdentityOf(model_->info), cache_.get(), seq);
+  }
   Status FillWithNoise(int32_t seq, int64_t tokens) override {
     if (Length(seq) != 0) return InvalidArgument(fmt::format("sequence {} is not empty: clear it first", seq));
     if (seq < 0 || seq >= options_.max_sequences || tokens < 0 || tokens > options_.ctx) {
@@ -148,6 +160,12 @@ class TerseSession : public SessionBase {
     return status;
   }
 
+  Status CheckSaves() const {
+    if (!model_->info.recurrent) return {};
+    return Unsupported(
+        "a session file holds keys and values, and this model's recurrent layers keep a state in "
+        "llama.cpp beside them: run the tokens again");
+  }
   // Positions go on counting in what is left.
   void EmptyStaging(std::span<const BatchToken> tokens) {
     const llama_memory_t memory = llama_get_memory(context_.get());
@@ -226,6 +244,7 @@ Result<std::unique_ptr<Session>> Session::Open(const SessionOptions& given) {
   config.byte_budget = options.kv_bytes;
   config.max_workers = options.threads;
   config.arithmetic = options.arithmetic;
+  config.rollback = options.rollback;
   Result<std::unique_ptr<KvCache>> cache = KvCache::Create(config);
   if (!cache) return cache.error();
   TERSEKV_RETURN_IF_ERROR(CheckBudget(config, options));

@@ -94,6 +94,11 @@ class StockSession : public SessionBase {
     return {};
   }
 
+  Status Save(const std::string&, int32_t, std::span<const int32_t>) const override {
+    return Unsupported("llama.cpp's own cache goes into no session file: use a packed spec such as k4v4");
+  }
+  Status Restore(const SavedSession&, int32_t) override { return Save("", 0, {}); }
+
   Status Reconfigure(const std::string&, std::shared_ptr<const Profile>, const std::vector<LayerBits>&) override {
     return Unsupported("llama.cpp's own cache cannot be reconfigured: open another session");
   }

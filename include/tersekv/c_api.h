@@ -82,6 +82,9 @@ typedef struct tersekv_cache_config {
   int32_t max_workers;
   uint64_t byte_budget; /* 0 = none */
   int32_t arithmetic;   /* of packed tokens, tersekv_arithmetic */
+  /* Newer fields; a caller whose struct ends before them gets 0. */
+  int32_t rollback;       /* newest tokens that can be taken back without a trace */
+  const int32_t* windows; /* [n_layers] sliding windows, 0 = all; or NULL: none */
 } tersekv_cache_config;
 
 typedef struct tersekv_step_token {
@@ -125,9 +128,33 @@ TERSEKV_API tersekv_status tersekv_step_end(tersekv_cache* cache);
 TERSEKV_API void tersekv_step_abort(tersekv_cache* cache);
 
 TERSEKV_API int64_t tersekv_sequence_length(const tersekv_cache* cache, int32_t seq);
+/* Positions of its first and last token, -1 when it is empty. A windowed layer may have given back what lies before. */
+TERSEKV_API int32_t tersekv_sequence_first_position(const tersekv_cache* cache, int32_t seq);
+TERSEKV_API int32_t tersekv_sequence_last_position(const tersekv_cache* cache, int32_t seq);
 TERSEKV_API tersekv_status tersekv_sequence_truncate(tersekv_cache* cache, int32_t seq, int64_t tokens);
 TERSEKV_API tersekv_status tersekv_sequence_fork(tersekv_cache* cache, int32_t from, int32_t to);
 TERSEKV_API void tersekv_sequence_remove(tersekv_cache* cache, int32_t seq);
+/* Ranges are positions [begin, end); begin < 0: from the first, end < 0: to the last. */
+TERSEKV_API tersekv_status tersekv_sequence_remove_range(tersekv_cache* cache, int32_t seq, int64_t begin, int64_t end);
+/* `to` must be empty. */
+TERSEKV_API tersekv_status tersekv_sequence_copy(tersekv_cache* cache, int32_t from, int32_t to, int64_t begin,
+                                                 int64_t end);
+/* Removes all others. */
+TERSEKV_API void tersekv_sequence_keep(tersekv_cache* cache, int32_t seq);
+
+/* How keys turn with their position: pair i by frequency[i] radians a position, of channels first_channel + 2i and + 1
+ * when interleaved, else first_channel + i and first_channel + i + pairs. */
+typedef struct tersekv_key_rotation {
+  const double* frequency; /* [pairs] */
+  int32_t pairs;           /* 0: these keys know no position */
+  int32_t interleaved;
+  int32_t first_channel;
+} tersekv_key_rotation;
+
+/* Adds delta to the positions of a range and turns its keys; what would come below 0 is removed. rotations: one for all
+ * layers, one a layer, or none. */
+TERSEKV_API tersekv_status tersekv_sequence_shift(tersekv_cache* cache, int32_t seq, int64_t begin, int64_t end,
+                                                  int64_t delta, const tersekv_key_rotation* rotations, size_t n);
 TERSEKV_API tersekv_status tersekv_cache_usage(const tersekv_cache* cache, tersekv_usage* usage);
 
 #ifdef __cplusplus

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tersekv/attention.h"
+#include "tersekv/rope.h"
 #include "tersekv/spec.h"
 #include "tersekv/status.h"
 
@@ -68,8 +69,14 @@ struct CacheConfig {
   std::vector<LayerShape> layers;      // by KV-layer ordinal
   std::vector<LayerBits> layer_bits;   // by layer, or empty: as the spec says
   std::vector<LayerStats> statistics;  // by layer, or empty: as the spec says
-  size_t byte_budget = 0;              // limit of bytes_reserved without scratch; 0 = none, or that of `memory`
-  int max_workers = 1;                 // largest `workers` that will be passed
+  // Sliding windows by layer, or empty: query at position p sees p - window < pos <= p; 0 = all. Pages that no query
+  // can see any more are given back. Attend of such a layer takes no larger window.
+  std::vector<int32_t> windows;
+  // Newest tokens that can be taken back (Truncate, RemoveRange) as if they had never been there: their number of raw
+  // rows more a sequence. Without it what had left the raw window stays packed.
+  int rollback = 0;
+  size_t byte_budget = 0;  // limit of bytes_reserved without scratch; 0 = none, or that of `memory`
+  int max_workers = 1;     // largest `workers` that will be passed
   Arithmetic arithmetic = Arithmetic::kInt16;
   Prefill prefill = Prefill::kDecode;
   int first_layer = 0;                  // KV-layer ordinal of layers[0] in the model: picks the sign streams
@@ -100,6 +107,21 @@ struct CacheUsage {
   double bits_effective = 0;  // bytes_used * 8 / values held
 };
 
+// One sequence as it lies in a cache, for files and hosts that keep it elsewhere (tersekv/session.h). Views: State's
+// are valid until the cache changes, Restore copies them. Pages and rows are as docs/formats.md says; a cache of the
+// same spec, layers, widths and windows takes them.
+struct SequenceState {
+  struct Layer {
+    std::span<const uint8_t> sinks[2], ring[2];   // by Kv: f16 rows; empty for raw specs
+    std::vector<std::span<const uint8_t>> pages;  // an empty one was given back
+    std::span<const float> statistics[2][3];      // by Kv: mean, scale, 1 / scale; empty: none
+  };
+  std::vector<int32_t> positions;  // by place; ~p below 0: a place without a token, p the position before it
+  int64_t packed_end = 0, raw_begin = 0, ring_capacity = 0;  // places
+  std::vector<Layer> layers;
+  int64_t tokens() const;
+};
+
 class KvCache {
  public:
   // kUnsupported names what this version cannot store; kInvalidArgument names the shape that is wrong.
@@ -124,14 +146,36 @@ class KvCache {
   virtual Status EndStep() = 0;  // the step's tokens become history, or none does and the Status says why
   virtual void AbortStep() = 0;  // the cache is as before BeginStep
 
-  // Sequence operations, between steps. Unknown ids are empty sequences.
-  virtual int64_t Length(int32_t seq) const = 0;             // tokens
-  virtual int32_t LastPosition(int32_t seq) const = 0;       // -1 when empty
-  virtual Status Truncate(int32_t seq, int64_t tokens) = 0;  // keeps the first `tokens`
-  virtual Status Fork(int32_t from, int32_t to) = 0;         // copy on write; `to` must be empty
+  // Sequence operations, between steps; what fails changes nothing. Unknown ids are empty sequences. Ranges are
+  // positions [begin, end); begin < 0: from the first, end < 0: to the last. What a query sees afterwards:
+  // docs/decisions/0007-sequence-operations.md.
+  virtual int64_t Length(int32_t seq) const = 0;  // tokens
+  // Smallest position from which on every layer holds all tokens (windowed layers have given pages back); -1: empty.
+  virtual int32_t FirstPosition(int32_t seq) const = 0;
+  virtual int32_t LastPosition(int32_t seq) const = 0;  // -1 when empty
+  virtual std::vector<int32_t> Sequences() const = 0;   // ids of those that hold tokens, ascending
+  // Keeps the first `tokens`. kUnsupported: a windowed layer has given back pages that the next query would see.
+  virtual Status Truncate(int32_t seq, int64_t tokens) = 0;
+  // Removes the tokens of a range: its end (as Truncate), middle or beginning. Pages without tokens are given back.
+  virtual Status RemoveRange(int32_t seq, int64_t begin, int64_t end) = 0;
+  virtual Status Fork(int32_t from, int32_t to) = 0;  // copy on write; `to` must be empty
+  // Fork of the tokens of a range.
+  virtual Status Copy(int32_t from, int32_t to, int64_t begin, int64_t end) = 0;
+  // Adds delta to the positions of a range, whose keys are turned (decoded, turned, encoded: rounded once more); tokens
+  // that would come below 0 are removed. rotations: one a layer, one for all, or none when keys know no position.
+  // kInvalidArgument: positions would not ascend any more. kDataLoss: a turned key cannot be stored; the sequence is
+  // removed then.
+  virtual Status Shift(int32_t seq, int64_t begin, int64_t end, int64_t delta,
+                       std::span<const KeyRotation> rotations) = 0;
   virtual void Remove(int32_t seq) = 0;
+  virtual void Keep(int32_t seq) = 0;  // removes all others
+  // kNotFound: the sequence is empty.
+  virtual Result<SequenceState> State(int32_t seq) const = 0;
+  // Makes the empty sequence `seq` what `state` says; it goes on bit for bit as the saved one. kInvalidArgument: the
+  // state cannot be one of this cache, with what is wrong; kOutOfBudget. Nothing has changed then.
+  virtual Status Restore(int32_t seq, const SequenceState& state) = 0;
 
-  // Positions of its tokens, in order. Valid until the sequence changes.
+  // Positions of its tokens, ascending. Valid until the cache changes or is asked again.
   virtual std::span<const int32_t> Positions(int32_t seq) const = 0;
   // Tokens [first, first + n) as attention reads them, decoded and in the original space. Row t is [kv_heads *
   // head_dim] fp32 at `rows + t * row_stride` bytes. kInvalidArgument names the tokens that are not there. One row at a

@@ -15,6 +15,7 @@
 #include "tersekv/cache.h"
 #include "tersekv/calibration.h"
 #include "tersekv/profile.h"
+#include "tersekv/session.h"
 #include "tersekv/status.h"
 
 namespace tersekv::llama {
@@ -31,6 +32,7 @@ struct SessionOptions {
   int ubatch = 512;     // tokens a forward pass
   int threads = 0;      // 0 = all cores
   size_t kv_bytes = 0;  // byte budget of the cache; 0 = none
+  int rollback = 0;     // newest tokens that Truncate takes back without a trace (CacheConfig::rollback)
   HostMode mode = HostMode::kAuto;
   bool flash_attention = true;  // stock-* only
   bool self_test = true;        // two tokens against a stock context at Open
@@ -103,6 +105,12 @@ class Session {
   // kUnsupported with recurrent layers, unless to 0 tokens.
   virtual Status Truncate(int32_t seq, int64_t tokens) = 0;
   virtual void Clear(int32_t seq) = 0;
+
+  // A sequence to a file and back (tersekv/session.h). tokens: those of the sequence, Length(seq) of them.
+  // kUnsupported: stock-*, and models with recurrent layers, whose state llama.cpp keeps. Restored sequences go on bit
+  // for bit.
+  virtual Status Save(const std::string& path, int32_t seq, std::span<const int32_t> tokens) const = 0;
+  virtual Status Restore(const SavedSession& saved, int32_t seq) = 0;
 
   // Makes an empty sequence `tokens` tokens long with made-up K and V, without running the model over them: for
   // measuring speed at a depth.

@@ -8,6 +8,8 @@
 #include "tersekv/codec.h"
 #include "tersekv/logits.h"
 #include "tersekv/profile.h"
+#include "tersekv/rope.h"
+#include "tersekv/session.h"
 #include "tersekv/spec.h"
 #include "tersekv/status.h"
 #include "tersekv/version.h"

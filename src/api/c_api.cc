@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <cstring>
 #include <string>
 
@@ -97,7 +98,12 @@ tersekv_status tersekv_codec_decode(const tersekv_codec* codec, const uint8_t* r
 
 tersekv_status tersekv_cache_create(const tersekv_cache_config* config, tersekv_cache** out) {
   if (config == nullptr || out == nullptr) return Null("config or out");
-  if (auto s = CheckSize("tersekv_cache_config", config->struct_size, sizeof *config); s != TERSEKV_OK) return s;
+  constexpr size_t kFirstSize = offsetof(tersekv_cache_config, rollback);
+  const bool newer = config->struct_size != kFirstSize;
+  if (auto s = CheckSize("tersekv_cache_config", config->struct_size, newer ? sizeof *config : kFirstSize);
+      s != TERSEKV_OK) {
+    return s;
+  }
   if (config->spec == nullptr || config->layers == nullptr) return Null("config.spec or config.layers");
   const Result<tersekv::KvSpec> parsed = tersekv::ParseSpec(config->spec);
   if (!parsed) return Report(parsed.error());
@@ -106,6 +112,10 @@ tersekv_status tersekv_cache_create(const tersekv_cache_config* config, tersekv_
   for (int32_t l = 0; l < config->n_layers; ++l) {
     const tersekv_layer_shape& s = config->layers[l];
     c.layers.push_back({s.heads, s.kv_heads, s.head_dim_k, s.head_dim_v});
+  }
+  if (newer) {
+    c.rollback = config->rollback;
+    if (config->windows != nullptr) c.windows.assign(config->windows, config->windows + c.layers.size());
   }
   c.byte_budget = config->byte_budget;
   c.max_workers = config->max_workers;
@@ -148,6 +158,12 @@ tersekv_status tersekv_step_attend(tersekv_cache* cache, int32_t layer, const te
     return Report(
         tersekv::InvalidArgument(fmt::format("attention.heads is {}, layer {} has {}", a->heads, layer, heads)));
   }
+  const std::vector<int32_t>& windows = cache->cache->config().windows;
+  const int32_t window = windows.empty() ? 0 : windows[static_cast<size_t>(layer)];
+  if (window > 0 && (a->window <= 0 || a->window > window)) {
+    return Report(tersekv::InvalidArgument(
+        fmt::format("attention.window is {}, layer {} was made with windows of up to {}", a->window, layer, window)));
+  }
   tersekv::Queries queries;
   queries.data = a->q;
   queries.token_stride = a->q_token_stride;
@@ -171,6 +187,12 @@ void tersekv_step_abort(tersekv_cache* cache) {
 int64_t tersekv_sequence_length(const tersekv_cache* cache, int32_t seq) {
   return cache != nullptr ? cache->cache->Length(seq) : 0;
 }
+int32_t tersekv_sequence_first_position(const tersekv_cache* cache, int32_t seq) {
+  return cache != nullptr ? cache->cache->FirstPosition(seq) : -1;
+}
+int32_t tersekv_sequence_last_position(const tersekv_cache* cache, int32_t seq) {
+  return cache != nullptr ? cache->cache->LastPosition(seq) : -1;
+}
 tersekv_status tersekv_sequence_truncate(tersekv_cache* cache, int32_t seq, int64_t tokens) {
   return cache == nullptr ? Null("cache") : Report(cache->cache->Truncate(seq, tokens));
 }
@@ -179,6 +201,30 @@ tersekv_status tersekv_sequence_fork(tersekv_cache* cache, int32_t from, int32_t
 }
 void tersekv_sequence_remove(tersekv_cache* cache, int32_t seq) {
   if (cache != nullptr) cache->cache->Remove(seq);
+}
+
+tersekv_status tersekv_sequence_remove_range(tersekv_cache* cache, int32_t seq, int64_t begin, int64_t end) {
+  return cache == nullptr ? Null("cache") : Report(cache->cache->RemoveRange(seq, begin, end));
+}
+tersekv_status tersekv_sequence_copy(tersekv_cache* cache, int32_t from, int32_t to, int64_t begin, int64_t end) {
+  return cache == nullptr ? Null("cache") : Report(cache->cache->Copy(from, to, begin, end));
+}
+void tersekv_sequence_keep(tersekv_cache* cache, int32_t seq) {
+  if (cache != nullptr) cache->cache->Keep(seq);
+}
+tersekv_status tersekv_sequence_shift(tersekv_cache* cache, int32_t seq, int64_t begin, int64_t end, int64_t delta,
+                                      const tersekv_key_rotation* rotations, size_t n) {
+  if (cache == nullptr || (n > 0 && rotations == nullptr)) return Null("cache or rotations");
+  std::vector<tersekv::KeyRotation> turns(n);
+  for (size_t i = 0; i < n; ++i) {
+    if (rotations[i].pairs < 0 || (rotations[i].pairs > 0 && rotations[i].frequency == nullptr)) {
+      return Null("rotations.frequency");
+    }
+    turns[i].frequency.assign(rotations[i].frequency, rotations[i].frequency + rotations[i].pairs);
+    turns[i].interleaved = rotations[i].interleaved != 0;
+    turns[i].first_channel = rotations[i].first_channel;
+  }
+  return Report(cache->cache->Shift(seq, begin, end, delta, turns));
 }
 
 tersekv_status tersekv_cache_usage(const tersekv_cache* cache, tersekv_usage* usage) {

@@ -77,6 +77,8 @@ class CpuKvCache : public KvCache {
     const size_t s = shape_of_[static_cast<size_t>(layer)];
     TERSEKV_CHECK(!history_.step().empty());
     TERSEKV_CHECK(queries.heads == shapes_[s].heads && worker < config().max_workers);
+    const int32_t window = config().windows.empty() ? 0 : config().windows[static_cast<size_t>(layer)];
+    TERSEKV_CHECK(window == 0 || (params.window > 0 && params.window <= window));
     const AttendCall call{&history_, plans_[s].get(), layer, params, queries};
     AttendOnCpu(call, &(*scratch_[s])[static_cast<size_t>(worker)], worker, workers);
   }
@@ -92,12 +94,14 @@ class CpuKvCache : public KvCache {
 
   int64_t Length(int32_t seq) const override {
     const Sequence* sequence = history_.Find(seq);
-    return sequence != nullptr ? sequence->length() : 0;
+    return sequence != nullptr ? sequence->tokens() : 0;
   }
   int32_t LastPosition(int32_t seq) const override {
     const Sequence* sequence = history_.Find(seq);
     return sequence != nullptr && sequence->length() > 0 ? sequence->positions.back() : -1;
   }
+  int32_t FirstPosition(int32_t seq) const override { return history_.FirstPosition(seq); }
+  std::vector<int32_t> Sequences() const override { return history_.Sequences(); }
   Status Truncate(int32_t seq, int64_t tokens) override {
     TERSEKV_CHECK(history_.step().empty());
     return history_.Truncate(seq, tokens);
@@ -106,13 +110,44 @@ class CpuKvCache : public KvCache {
     TERSEKV_CHECK(history_.step().empty());
     return history_.Fork(from, to);
   }
+  Status RemoveRange(int32_t seq, int64_t begin, int64_t end) override {
+    TERSEKV_CHECK(history_.step().empty());
+    return history_.RemoveRange(seq, begin, end);
+  }
+  Status Copy(int32_t from, int32_t to, int64_t begin, int64_t end) override {
+    TERSEKV_CHECK(history_.step().empty());
+    return history_.Copy(from, to, begin, end);
+  }
+  Status Shift(int32_t seq, int64_t begin, int64_t end, int64_t delta,
+               std::span<const KeyRotation> rotations) override {
+    TERSEKV_CHECK(history_.step().empty());
+    return history_.Shift(seq, begin, end, delta, rotations);
+  }
   void Remove(int32_t seq) override {
     TERSEKV_CHECK(history_.step().empty());
     history_.Remove(seq);
   }
+  void Keep(int32_t seq) override {
+    TERSEKV_CHECK(history_.step().empty());
+    history_.Keep(seq);
+  }
+  Result<SequenceState> State(int32_t seq) const override {
+    TERSEKV_CHECK(history_.step().empty());
+    return history_.State(seq);
+  }
+  Status Restore(int32_t seq, const SequenceState& state) override {
+    TERSEKV_CHECK(history_.step().empty());
+    return history_.Restore(seq, state);
+  }
   std::span<const int32_t> Positions(int32_t seq) const override {
     const Sequence* sequence = history_.Find(seq);
-    return sequence != nullptr ? std::span<const int32_t>(sequence->positions) : std::span<const int32_t>();
+    if (sequence == nullptr) return {};
+    if (sequence->removed == 0) return sequence->positions;
+    positions_.clear();
+    for (const int32_t stored : sequence->positions) {
+      if (!IsRemoved(stored)) positions_.push_back(stored);
+    }
+    return positions_;
   }
   Status ReadRows(int32_t seq, int layer, Kv side, int64_t first, int64_t n, float* rows,
                   ptrdiff_t row_stride) const override {
@@ -135,6 +170,7 @@ class CpuKvCache : public KvCache {
   History history_;
   std::vector<LayerShape> shapes_;                    // distinct ones
   std::vector<size_t> shape_of_;                      // by layer
+  mutable std::vector<int32_t> positions_;            // see Positions
   std::vector<std::unique_ptr<AttendPlan>> plans_;    // by shape, of the running step
   std::vector<std::vector<AttendScratch>*> scratch_;  // by shape: of each worker, of the running step
 };
@@ -155,6 +191,23 @@ Status CheckLayerBits(const CacheConfig& config) {
                                            kLloydMaxBits.front(), kLloydMaxBits.back()));
       }
     }
+  }
+  return {};
+}
+
+Status CheckWindowsAndRollback(const CacheConfig& config) {
+  if (!config.windows.empty() && config.windows.size() != config.layers.size()) {
+    return InvalidArgument(
+        fmt::format("windows are given for {} layers, the cache has {}", config.windows.size(), config.layers.size()));
+  }
+  for (size_t l = 0; l < config.windows.size(); ++l) {
+    if (config.windows[l] < 0) {
+      return InvalidArgument(
+          fmt::format("the window of layer {} is {}: it is 1 or more, 0 for all", l, config.windows[l]));
+    }
+  }
+  if (config.rollback < 0 || config.rollback > kMaxRollback) {
+    return InvalidArgument(fmt::format("rollback is {}: the range is 0 to {}", config.rollback, kMaxRollback));
   }
   return {};
 }
@@ -240,6 +293,7 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const CacheConfig& config) {
     TERSEKV_RETURN_IF_ERROR(CheckShape(config.spec, config.layers[l], static_cast<int>(l)));
   }
   TERSEKV_RETURN_IF_ERROR(CheckLayerBits(config));
+  TERSEKV_RETURN_IF_ERROR(CheckWindowsAndRollback(config));
   TERSEKV_RETURN_IF_ERROR(CheckStatistics(config));
   if (config.memory && config.byte_budget != 0 && config.byte_budget != config.memory->pool.budget()) {
     return InvalidArgument(fmt::format("byte_budget is {}, that of the shared memory is {}: leave it 0",

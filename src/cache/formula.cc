@@ -17,8 +17,15 @@ size_t FormulaBytes(const CacheConfig& config, int64_t tokens) {
   for (size_t l = 0; l < config.layers.size(); ++l) {
     const LayerShape& shape = config.layers[l];
     const size_t width_k = RowWidth(shape, Kv::kK), width_v = RowWidth(shape, Kv::kV);
-    bytes += pages * (PageLayout::Make(LayerSpec(config, l), shape).page_bytes + sizeof(Page) + sizeof(PageRef));
-    const int64_t ring = spec.win + (whole_pages ? spec.page : 0);
+    size_t held = pages;
+    if (const int64_t window = config.windows.empty() ? 0 : config.windows[l]; window > 0) {
+      const int64_t behind = tokens + 1 - config.rollback - window - spec.sink;
+      const int64_t whole = std::max<int64_t>(std::min(packed - config.rollback, behind), 0) / spec.page;
+      held -= static_cast<size_t>(whole);
+    }
+    bytes += held * (PageLayout::Make(LayerSpec(config, l), shape).page_bytes + sizeof(Page));
+    bytes += pages * sizeof(PageRef);
+    const int64_t ring = spec.win + config.rollback + (whole_pages ? spec.page : 0);
     const int64_t window = std::min<int64_t>(ring, std::max<int64_t>(tokens - spec.sink, 0));
     if (!spec.raw()) bytes += static_cast<size_t>(spec.sink + window) * (width_k + width_v) * sizeof(uint16_t);
     if (MeasuresStatistics(config)) bytes += sizeof(float) * ((spec.scale ? 3 : 1) * width_k + width_v);

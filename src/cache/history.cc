@@ -153,72 +153,8 @@ LayerView History::View(int layer, const StepSequence& part) const {
   if (const Statistics* stats = part.stats()) view.stats = &stats->layers[static_cast<size_t>(layer)];
   view.positions = part.sequence->positions.data();
   view.sink = config_.spec.sink;
+  view.removed = part.sequence->removed > 0;
   return view;
-}
-
-Status History::Truncate(int32_t id, int64_t tokens) {
-  if (tokens < 0) return InvalidArgument(fmt::format("cannot truncate to {} tokens: the least is 0", tokens));
-  const auto it = sequences_.find(id);
-  if (it == sequences_.end() || tokens >= it->second.length()) return {};
-  if (tokens == 0) {
-    Remove(id);
-    return {};
-  }
-  Sequence& sequence = it->second;
-  const int64_t sink = config_.spec.sink;
-  sequence.raw_begin = std::min(std::max(sequence.raw_begin, sequence.length() - sequence.ring_capacity), tokens);
-  sequence.positions.resize(static_cast<size_t>(tokens));
-  sequence.packed_end = std::min(sequence.packed_end, tokens);
-  if (config_.spec.raw()) sequence.raw_begin = 0;
-  if (sequence.packed_end <= sink) {  // nothing packed survives: measured again as the sequence grows anew
-    sequence.packed_end = std::min(sequence.packed_end, sink);
-    if (NeedsStatistics()) sequence.stats.reset();
-  } else if (whole_pages_) {  // the last page becomes raw rows again, unless these are still there
-    const int64_t begin = PageStart(sequence.packed_end);
-    sequence.raw_begin = PageStart(std::max(sequence.raw_begin, sink) + config_.spec.page - 1);
-    if (sequence.raw_begin > begin) {
-      UnpackTail(&sequence, begin);
-      sequence.raw_begin = begin;
-    }
-    sequence.packed_end = begin;
-    if (begin <= sink && NeedsStatistics()) sequence.stats.reset();
-  }
-  const int64_t packed = std::max<int64_t>(sequence.packed_end - sink, 0);
-  const size_t pages = static_cast<size_t>((packed + config_.spec.page - 1) / config_.spec.page);
-  for (SequenceLayer& layer : sequence.layers) {
-    while (layer.pages.size() > pages) layer.pages.pop_back();
-  }
-  TERSEKV_CHECK(Recharge(&sequence));  // it takes less now
-  return {};
-}
-
-Status History::Fork(int32_t from, int32_t to) {
-  if (to < 0) return InvalidArgument(fmt::format("sequence id {} is negative", to));
-  const Sequence* source = Find(from);
-  if (const Sequence* target = Find(to); target != nullptr && target->length() > 0) {
-    return InvalidArgument(
-        fmt::format("sequence {} holds {} tokens: remove it before forking into it", to, target->length()));
-  }
-  sequences_.erase(to);
-  if (source == nullptr) return {};
-  const size_t bytes = source->raw_bytes(config_) + source->table_bytes();
-  if (!pool_.Charge(bytes)) {
-    return OutOfBudget(
-        fmt::format("forking sequence {} takes {} bytes for its raw rows and tables, {} are free of the "
-                    "budget of {}",
-                    from, bytes, pool_.available(), pool_.budget()));
-  }
-  Sequence copy = CloneSequence(config_, *source);
-  copy.charged = bytes;
-  sequences_.emplace(to, std::move(copy));
-  return {};
-}
-
-void History::Remove(int32_t id) {
-  const auto it = sequences_.find(id);
-  if (it == sequences_.end()) return;
-  pool_.Refund(it->second.charged);
-  sequences_.erase(it);
 }
 
 // Of the pages of all sequences; a shared one counts once.
@@ -228,6 +164,7 @@ size_t History::PageBytes() const {
   for (const auto& [id, sequence] : sequences_) {
     for (size_t l = 0; l < sequence.layers.size(); ++l) {
       for (const PageRef& page : sequence.layers[l].pages) {
+        if (!page.held()) continue;
         if (!page.shared() || counted.insert(page.data()).second) bytes += layouts_[l].page_bytes;
       }
     }
@@ -247,8 +184,11 @@ CacheUsage History::Usage() const {
     usage.raw_rows += sequence.raw_bytes(config_);
     usage.tables += sequence.table_bytes();
     if (sequence.stats && counted.insert(sequence.stats.get()).second) usage.stats += sequence.stats->bytes();
-    usage.tokens += sequence.length();
+    usage.tokens += sequence.tokens();
     usage.tokens_packed += std::max<int64_t>(sequence.packed_end - config_.spec.sink, 0);
+    for (int64_t order = config_.spec.sink; sequence.removed > 0 && order < sequence.packed_end; ++order) {
+      usage.tokens_packed -= IsRemoved(sequence.positions[static_cast<size_t>(order)]) ? 1 : 0;
+    }
   }
   usage.pages = PageBytes();
   usage.bytes_used = usage.pages + usage.raw_rows + usage.stats + usage.tables;

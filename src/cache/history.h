@@ -50,8 +50,9 @@ struct LayerView {
   const PageRef* pages = nullptr;
   RawRows raw[2];                            // by Kv; unused for raw specs
   const Statistics::Layer* stats = nullptr;  // null: no mean, no scale
-  const int32_t* positions = nullptr;        // by order
+  const int32_t* positions = nullptr;        // by order, see Sequence
   int64_t sink = 0;
+  bool removed = false;  // some places hold no token
 };
 
 class History {
@@ -68,9 +69,18 @@ class History {
   Status EndStep();
   void AbortStep();
 
+  // src/cache/sequence_ops.cc, shift.cc
   Status Truncate(int32_t id, int64_t tokens);
+  Status RemoveRange(int32_t id, int64_t begin, int64_t end);
   Status Fork(int32_t from, int32_t to);
+  Status Copy(int32_t from, int32_t to, int64_t begin, int64_t end);
+  Status Shift(int32_t id, int64_t begin, int64_t end, int64_t delta, std::span<const KeyRotation> rotations);
   void Remove(int32_t id);
+  void Keep(int32_t id);
+  int32_t FirstPosition(int32_t id) const;
+  std::vector<int32_t> Sequences() const;
+  Result<SequenceState> State(int32_t id) const;  // src/cache/state.cc
+  Status Restore(int32_t id, const SequenceState& state);
 
   const Sequence* Find(int32_t id) const;
   Status ReadRows(int32_t id, int layer, Kv side, int64_t first, int64_t n, float* rows, ptrdiff_t row_stride) const;
@@ -93,7 +103,18 @@ class History {
   int64_t Reach(int64_t end) const;
   int64_t PageStart(int64_t order) const;  // of the page that holds packed token `order`
   void UnpackTail(Sequence* sequence, int64_t begin);
+  Status CutBack(Sequence* sequence, int64_t end);
+  void RemoveInside(Sequence* sequence, int64_t begin, int64_t end);
+  void UnlinkPages(Sequence* sequence);
+  void CompactRemoved(Sequence* sequence);
+  void GiveBackPages(Sequence* sequence);  // those that no window reaches any more
+  Status CheckState(const SequenceState& state) const;
+  Status CheckWindows(const Sequence& sequence, int64_t newest, int64_t begin, int64_t end, int64_t delta) const;
+  Status OwnPages(Sequence* sequence, int64_t begin, int64_t end);
+  bool TurnKeys(int layer, int head, int64_t begin, int64_t end, const float* turns, const KeyRotation& rotation,
+                Sequence* sequence, EncodeScratch* scratch);
   uint8_t* Unit(int layer, int head, const Sequence& sequence, int64_t order) const;
+  int32_t Window(size_t layer) const { return config_.windows.empty() ? 0 : config_.windows[layer]; }
   int64_t RingCapacity(bool measured, int64_t end) const;          // rows the ring has when the sequence ends there
   int64_t PackedEnd(const Sequence& sequence, int64_t end) const;  // after a step that ends there
   bool Measures(const Sequence* sequence, int64_t end) const;      // a step that ends there makes the statistics

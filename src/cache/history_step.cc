@@ -13,16 +13,11 @@
 namespace tersekv {
 namespace {
 
-constexpr size_t kPositionBlock = 512;  // tables grow by this many tokens
-constexpr size_t kPositionSlack = 128;  // vectors may read this far past the last position
-constexpr size_t kRingBlock = 32;       // the ring of a short sequence grows by this many rows
-constexpr size_t kPageBlock = 8;        // and pages a layer
+constexpr size_t kRingBlock = 32;  // the ring of a short sequence grows by this many rows
 
 size_t PagesFor(int64_t packed, int page) {
   return static_cast<size_t>((std::max<int64_t>(packed, 0) + page - 1) / page);
 }
-
-size_t PositionCapacity(size_t tokens) { return RoundUp(tokens + kPositionSlack, kPositionBlock); }
 
 // What the tables of a sequence grow by for `tokens` and `pages`. A truncated sequence has kept its capacity.
 size_t TableGrowth(const Sequence& sequence, size_t tokens, size_t pages, size_t layers) {
@@ -41,8 +36,11 @@ size_t TableGrowth(const Sequence& sequence, size_t tokens, size_t pages, size_t
 }  // namespace
 
 int64_t History::RingCapacity(bool measured, int64_t end) const {
-  int64_t full = config_.spec.win + (whole_pages_ ? config_.spec.page : 0);
-  if (NeedsStatistics() && !measured) full = std::max<int64_t>(full, kStatsTokens);
+  const int64_t back = config_.spec.raw() ? 0 : config_.rollback;
+  int64_t full = config_.spec.win + back + (whole_pages_ ? config_.spec.page : 0);
+  if (NeedsStatistics() && (!measured || (back > 0 && end < config_.spec.sink + kStatsTokens + back))) {
+    full = std::max<int64_t>(full, kStatsTokens + back);
+  }
   const int64_t behind_sinks = std::max<int64_t>(end - config_.spec.sink, 0);
   return std::min(full, static_cast<int64_t>(RoundUp(static_cast<size_t>(behind_sinks), kRingBlock)));
 }
@@ -305,8 +303,9 @@ void History::Commit(StepSequence* part) {
   if (part->new_stats) sequence.stats = part->new_stats;
   if (const int64_t capacity = RingCapacity(sequence.stats != nullptr, end); capacity != sequence.ring_capacity) {
     ResizeRing(config_, capacity, &sequence);
-    TERSEKV_CHECK(Recharge(&sequence));
   }
+  GiveBackPages(&sequence);
+  TERSEKV_CHECK(Recharge(&sequence));
 }
 
 void History::AbortStep() {

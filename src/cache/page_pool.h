@@ -59,7 +59,7 @@ class PagePool {
   std::vector<std::vector<std::unique_ptr<Page>>> idle_pages_;  // by class
 };
 
-// A counted reference to a page.
+// A counted reference to a page, or none.
 class PageRef {
  public:
   PageRef() = default;
@@ -76,10 +76,13 @@ class PageRef {
     if (page_ != nullptr) pool_->Release(page_);
   }
   PageRef Share() const {
+    if (page_ == nullptr) return {};
     pool_->Retain(page_);
     return {pool_, page_};
   }
+  bool held() const { return page_ != nullptr; }
   bool shared() const { return page_->refs > 1; }
+  size_t bytes() const { return page_->bytes; }
   uint8_t* data() const { return data_; }
 
  private:

@@ -11,7 +11,7 @@ namespace tersekv {
 Status History::ReadRows(int32_t id, int layer, Kv side, int64_t first, int64_t n, float* rows,
                          ptrdiff_t row_stride) const {
   const Sequence* sequence = Find(id);
-  const int64_t length = sequence != nullptr ? sequence->length() : 0;
+  const int64_t length = sequence != nullptr ? sequence->tokens() : 0;
   if (layer < 0 || layer >= static_cast<int>(layouts_.size())) {
     return InvalidArgument(fmt::format("layer {} is not there: the cache has {}", layer, layouts_.size()));
   }
@@ -26,11 +26,24 @@ Status History::ReadRows(int32_t id, int layer, Kv side, int64_t first, int64_t 
   const size_t d = static_cast<size_t>(s.d), width = RowWidth(config_.layers[static_cast<size_t>(layer)], side);
   const int64_t sink = config_.spec.raw() ? 0 : config_.spec.sink;
   std::vector<float> row(3 * d);
+  std::vector<int64_t> orders;  // of the tokens
+  for (int64_t order = 0, token = 0; token < first + n; ++order) {
+    if (IsRemoved(sequence->positions[static_cast<size_t>(order)])) continue;
+    if (token++ >= first) orders.push_back(order);
+  }
+  if (const int64_t gone = sink + static_cast<int64_t>(stored.gone) * layout.page_tokens;
+      stored.gone > 0 && orders.front() < gone && orders.back() >= sink) {
+    return InvalidArgument(
+        fmt::format("layer {} has given back tokens behind its window, {} to {} of sequence {} among "
+                    "them",
+                    layer, first, first + n, id));
+  }
   for (int head = 0; head < layout.kv_heads; ++head) {
     const HeadCodec codec = CodecOf(layer, side, head, sequence->stats.get());
-    for (int64_t order = first; order < first + n; ++order) {
-      float* out = reinterpret_cast<float*>(reinterpret_cast<char*>(rows) + (order - first) * row_stride) +
-                   static_cast<size_t>(head) * d;
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t order = orders[static_cast<size_t>(i)];
+      float* out =
+          reinterpret_cast<float*>(reinterpret_cast<char*>(rows) + i * row_stride) + static_cast<size_t>(head) * d;
       const int kv = static_cast<int>(side);
       if (!config_.spec.raw() && (order < sink || order >= sequence->packed_end)) {
         const uint16_t* half =

@@ -50,10 +50,18 @@ size_t Sequence::raw_bytes(const CacheConfig& config) const {
   return bytes;
 }
 
+int64_t Sequence::OrderOf(int64_t position) const {
+  const auto at = std::lower_bound(positions.begin(), positions.end(), position,
+                                   [](int32_t stored, int64_t p) { return PositionOf(stored) < p; });
+  return at - positions.begin();
+}
+
+int64_t Sequence::FirstRaw(int64_t sink) const { return std::max({raw_begin, length() - ring_capacity, sink}); }
+
 size_t Sequence::table_bytes() const {
   size_t bytes = positions.capacity() * sizeof(int32_t) + layers.capacity() * sizeof(SequenceLayer);
   for (const SequenceLayer& layer : layers) {
-    bytes += layer.pages.capacity() * sizeof(PageRef) + layer.pages.size() * sizeof(Page);
+    bytes += layer.pages.capacity() * sizeof(PageRef) + (layer.pages.size() - layer.gone) * sizeof(Page);
   }
   return bytes;
 }
@@ -89,12 +97,36 @@ void ResizeRing(const CacheConfig& config, int64_t ring_capacity, Sequence* sequ
     }
   }
   sequence->ring_capacity = ring_capacity;
+  sequence->raw_begin = std::max(sequence->raw_begin, std::min(first, sequence->packed_end));
+}
+
+void CompactRawRows(const CacheConfig& config, int64_t begin, int64_t end, Sequence* sequence) {
+  const int64_t length = sequence->length();
+  for (size_t l = 0; l < config.layers.size() && !config.spec.raw(); ++l) {
+    for (const Kv side : kSides) {
+      const size_t width = RowWidth(config.layers[l], side);
+      SequenceLayer& layer = sequence->layers[l];
+      const int s = static_cast<int>(side);
+      const auto row = [&](int64_t order) {
+        return order < config.spec.sink
+                   ? layer.sinks[s].get() + static_cast<size_t>(order) * width
+                   : layer.ring[s].get() + static_cast<size_t>(order % sequence->ring_capacity) * width;
+      };
+      for (int64_t from = end, to = begin; from < length; ++from, ++to) {
+        std::memcpy(row(to), row(from), width * sizeof(uint16_t));
+      }
+    }
+  }
+  const auto at = sequence->positions.begin();
+  sequence->removed -= std::count_if(at + begin, at + end, IsRemoved);
+  sequence->positions.erase(at + begin, at + end);
 }
 
 Sequence CloneSequence(const CacheConfig& config, const Sequence& from) {
   Sequence to;
   to.positions.reserve(from.positions.capacity());
   to.positions = from.positions;
+  to.removed = from.removed;
   to.packed_end = from.packed_end;
   to.raw_begin = from.raw_begin;
   to.ring_capacity = from.ring_capacity;
@@ -103,6 +135,7 @@ Sequence CloneSequence(const CacheConfig& config, const Sequence& from) {
   for (size_t l = 0; l < from.layers.size(); ++l) {
     to.layers[l].pages.reserve(from.layers[l].pages.capacity());
     for (const PageRef& page : from.layers[l].pages) to.layers[l].pages.push_back(page.Share());
+    to.layers[l].gone = from.layers[l].gone;
     if (config.spec.raw()) continue;
     for (const Kv side : kSides) {
       const size_t width = RowWidth(config.layers[l], side);

@@ -44,21 +44,40 @@ struct RawRows {
 };
 
 struct SequenceLayer {
-  std::vector<PageRef> pages;       // page p holds packed tokens [p * page, (p + 1) * page)
+  // Page p holds packed tokens [p * page, (p + 1) * page). Of a windowed layer the first `gone` were given back.
+  std::vector<PageRef> pages;
+  size_t gone = 0;
   AlignedArray<uint16_t> sinks[2];  // by Kv: [sink, width] f16
   AlignedArray<uint16_t> ring[2];   // by Kv: [ring_capacity, width] f16, token `order` at order % ring_capacity
 };
 
+// What positions hold: the position of a token, or, where a token was removed from a page or the sinks, ~p with p the
+// position before it. So PositionOf never descends, and what is below 0 is not seen.
+constexpr bool IsRemoved(int32_t stored) { return stored < 0; }
+constexpr int32_t PositionOf(int32_t stored) { return stored < 0 ? ~stored : stored; }
+
+inline constexpr size_t kPositionBlock = 512;  // tables grow by this many tokens
+inline constexpr size_t kPositionSlack = 128;  // vectors may read this far past the last position
+inline constexpr size_t kPageBlock = 8;        // and by this many pages a layer
+inline size_t PositionCapacity(size_t tokens) { return RoundUp(tokens + kPositionSlack, kPositionBlock); }
+
 struct Sequence {
-  std::vector<int32_t> positions;  // by order, strictly ascending
-  int64_t packed_end = 0;          // tokens [sink, packed_end) are packed, in every layer
-  int64_t raw_begin = 0;           // ring rows before this one are gone (after a truncation)
+  // By order: the place of a token in sinks, pages and ring. Those of tokens ascend strictly. The last is a token.
+  std::vector<int32_t> positions;
+  int64_t removed = 0;     // places without a token
+  int64_t packed_end = 0;  // tokens [sink, packed_end) are packed, in every layer
+  int64_t raw_begin = 0;   // ring rows before this one are gone (after a truncation or a removal)
   int64_t ring_capacity = 0;
   std::shared_ptr<const Statistics> stats;
   std::vector<SequenceLayer> layers;
   size_t charged = 0;  // bytes of raw rows and tables that the pool accounts for
 
-  int64_t length() const { return static_cast<int64_t>(positions.size()); }
+  int64_t length() const { return static_cast<int64_t>(positions.size()); }  // places
+  int64_t tokens() const { return length() - removed; }
+  // The first place whose token has a position >= `position`, or length().
+  int64_t OrderOf(int64_t position) const;
+  // First order behind the sinks whose raw row the ring still has.
+  int64_t FirstRaw(int64_t sink) const;
   size_t raw_bytes(const CacheConfig& config) const;
   size_t table_bytes() const;
 };
@@ -67,6 +86,8 @@ struct Sequence {
 void AllocateRawRows(const CacheConfig& config, int64_t ring_capacity, Sequence* sequence);
 // A ring of another capacity that keeps the newest rows.
 void ResizeRing(const CacheConfig& config, int64_t ring_capacity, Sequence* sequence);
+// Tokens [begin, end) leave; those behind move up. All of them are raw, and their rows are in the ring.
+void CompactRawRows(const CacheConfig& config, int64_t begin, int64_t end, Sequence* sequence);
 // Copy for a fork: pages are shared, raw rows are copied.
 Sequence CloneSequence(const CacheConfig& config, const Sequence& from);
 

@@ -294,7 +294,8 @@ class TileWork {
   }
 
   template <class F>
-  void ToWeights(const ChunkBlocks& chunk, const SoftmaxState& state, F&& visible) {
+  void ToWeights(ChunkBlocks& chunk, const SoftmaxState& state, F&& visible) {
+    if (view_.removed) chunk.FindRemoved();
     weigher_.Weigh(
         chunk, rows_, state, [&](int r) { return visible(r / group_); }, [&](int r) { return Query(r).position; });
   }
@@ -355,7 +356,6 @@ class TileWork {
               end - begin, state.acc, stride_, true},
              static_cast<size_t>(rows_), stride_);
   }
-
   template <class Kind>
   HWY_ATTR void Sums(const SideLayout& side, const uint8_t* codes, const uint8_t* next, const FactorRows& x,
                      float* tile, const SumsOut& out) {

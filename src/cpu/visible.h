@@ -29,7 +29,9 @@ class TileVisibility {
       : queries_(part.queries.data() + tile.first_query), count_(tile.queries), sink_(view.sink) {
     for (int q = 0; window > 0 && q < count_; ++q) {
       const int32_t* begin = view.positions;
-      first_seen_[q] = std::upper_bound(begin, begin + queries_[q].order + 1, queries_[q].position - window) - begin;
+      first_seen_[q] = std::upper_bound(begin, begin + queries_[q].order + 1, queries_[q].position - window,
+                                        [](int32_t p, int32_t stored) { return p < PositionOf(stored); }) -
+                       begin;
     }
   }
 

@@ -59,7 +59,15 @@ struct ChunkBlocks {
     int64_t begin = 0, end = 0;  // columns that are computed, multiples of 16
     Visible any;                 // what any query sees, columns of the block
     float largest_v_scale = 0;
+    bool removed = false;  // some of its places hold no token
+    bool seen_by(const Visible& v) const { return !removed && v.covers(begin, end); }  // all of it
   };
+  // Looks for places without a token in what is seen.
+  void FindRemoved() {
+    for (Block* b = block; b < block + count; ++b) {
+      for (int64_t t = b->at + b->any.begin(); t < b->at + b->any.end(); ++t) b->removed |= IsRemoved(positions[t]);
+    }
+  }
   int count = 0;
   Block block[kMaxBlocks];
   static_assert(kChunkTokens / 64 <= kMaxBlocks, "a page has 64 tokens or more");
@@ -99,11 +107,11 @@ class Weigher {
         } else if (chunk.weights == WeightKind::kFloats) {
           sum += Floats(chunk, block, r, v, state.m[r]);
         } else if (chunk.weights == WeightKind::kPairs) {
-          sum += v.covers(block.begin, block.end) ? Words<false, false>(block, r, b, v)
-                                                  : Words<true, false>(block, r, b, v);
+          sum +=
+              block.seen_by(v) ? Words<false, false>(chunk, block, r, b, v) : Words<true, false>(chunk, block, r, b, v);
         } else {
           sum +=
-              v.covers(block.begin, block.end) ? Words<false, true>(block, r, b, v) : Words<true, true>(block, r, b, v);
+              block.seen_by(v) ? Words<false, true>(chunk, block, r, b, v) : Words<true, true>(chunk, block, r, b, v);
         }
       }
       state.l[r] = sum;
@@ -121,7 +129,7 @@ class Weigher {
     float largest = kMinusInfinity;
     for (int b = 0; b < chunk.count; ++b) {
       const ChunkBlocks::Block& block = chunk.block[b];
-      const bool plain = !special && v.covers(block.begin, block.end);
+      const bool plain = !special && block.seen_by(v);
       const float here =
           plain ? ScoreBlock<false>(chunk, block, r, v, position) : ScoreBlock<true>(chunk, block, r, v, position);
       s_.reference[r * kMaxBlocks + b] = here;
@@ -150,7 +158,7 @@ class Weigher {
           const auto distance = hn::Sub(hn::LoadU(di, chunk.positions + t), hn::Set(di, position));
           score = hn::MulAdd(hn::Set(d, s_.slope[r]), hn::ConvertTo(d, distance), score);
         }
-        score = hn::IfThenElse(Mask(v, t), score, lowest);
+        score = hn::IfThenElse(Mask(chunk, v, t), score, lowest);
       }
       hn::StoreU(score, d, scores + t);
       largest = hn::Max(largest, score);
@@ -170,11 +178,11 @@ class Weigher {
                           float reference) const {
     const DF d;
     float* HWY_RESTRICT scores = Row(r);
-    const bool masked = !v.covers(block.begin, block.end);
+    const bool masked = !block.seen_by(v);
     VF sum = hn::Zero(d);
     for (int64_t t = block.begin; t < block.end; t += static_cast<int64_t>(hn::Lanes(d))) {
       VF p = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + t), hn::Set(d, reference)));
-      if (masked) p = hn::IfThenElseZero(Mask(v, t), p);
+      if (masked) p = hn::IfThenElseZero(Mask(chunk, v, t), p);
       sum = hn::Add(sum, p);
       if (chunk.scaled) p = hn::Mul(p, hn::LoadU(d, s_.v_scale + t));
       hn::StoreU(p, d, scores + t);
@@ -185,14 +193,15 @@ class Weigher {
   // Weights relative to the block's own maximum, times v_scale, in units of (largest v_scale / limit), as the words of
   // integer_product-inl.h: a block keeps its precision however small its share is.
   template <bool kMasked, bool kQuads>
-  HWY_INLINE float Words(const ChunkBlocks::Block& block, int r, int b, const Visible& v) const {
+  HWY_INLINE float Words(const ChunkBlocks& chunk, const ChunkBlocks::Block& block, int r, int b,
+                         const Visible& v) const {
     const DF d;
     const hn::RebindToUnsigned<DF> du;
     constexpr float kLog2E = 1.44269504f, kLimit = kQuads ? kByteLimit : kWeightLimit;
     constexpr size_t kLanes = hn::MaxLanes(DF());
     const float* scores = Row(r);
     uint32_t* words = reinterpret_cast<uint32_t*>(Row(r)) + block.begin / (kQuads ? 4 : 2);
-    const float largest = kMasked ? LargestSeen(block, v) : block.largest_v_scale;
+    const float largest = kMasked ? LargestSeen(chunk, block, v) : block.largest_v_scale;
     const VF factor = hn::Set(d, largest > kTiny ? kLimit / largest : 0.0f);
     const VF reference = hn::Set(d, s_.reference[r * kMaxBlocks + b]);
     VF sum = hn::Zero(d);
@@ -206,7 +215,7 @@ class Weigher {
         // The difference first: it is 0 at the maximum and never more, so that no weight exceeds kLimit.
         const VF below = hn::Sub(hn::LoadU(d, scores + at), reference);
         VF p = Exp2ForWeights(hn::Mul(below, hn::Set(d, kLog2E)));
-        if constexpr (kMasked) p = hn::IfThenElseZero(Mask(v, at), p);
+        if constexpr (kMasked) p = hn::IfThenElseZero(Mask(chunk, v, at), p);
         sum = hn::Add(sum, p);
         const VF unit = hn::Mul(hn::LoadU(d, s_.v_scale + at), factor);
         w[i] = hn::BitCast(du, hn::MulAdd(p, unit, hn::Set(d, kRounder)));
@@ -259,16 +268,17 @@ class Weigher {
     hn::StoreU(hn::Or(low, high), d4, words);
   }
 
-  HWY_INLINE float LargestSeen(const ChunkBlocks::Block& block, const Visible& v) const {
+  HWY_INLINE float LargestSeen(const ChunkBlocks& chunk, const ChunkBlocks::Block& block, const Visible& v) const {
     const DF d;
     VF largest = hn::Zero(d);
     for (int64_t t = block.begin; t < block.end; t += static_cast<int64_t>(hn::Lanes(d))) {
-      largest = hn::Max(largest, hn::IfThenElseZero(Mask(v, t), hn::LoadU(d, s_.v_scale + t)));
+      largest = hn::Max(largest, hn::IfThenElseZero(Mask(chunk, v, t), hn::LoadU(d, s_.v_scale + t)));
     }
     return hn::GetLane(hn::MaxOfLanes(d, largest));
   }
 
-  static HWY_INLINE hn::Mask<DF> Mask(const Visible& v, int64_t t) {
+  // Lanes t, t + 1, ... that the row sees and that hold a token.
+  static HWY_INLINE hn::Mask<DF> Mask(const ChunkBlocks& chunk, const Visible& v, int64_t t) {
     const DF d;
     const hn::RebindToSigned<DF> di;
     const auto lane = hn::Iota(di, static_cast<int32_t>(t));
@@ -276,7 +286,8 @@ class Weigher {
       return hn::And(hn::VecFromMask(di, hn::Gt(lane, hn::Set(di, static_cast<int32_t>(lo - 1)))),
                      hn::VecFromMask(di, hn::Lt(lane, hn::Set(di, static_cast<int32_t>(hi)))));
     };
-    return hn::RebindMask(d, hn::MaskFromVec(hn::Or(in(v.a0, v.a1), in(v.b0, v.b1))));
+    const auto token = hn::VecFromMask(di, hn::Gt(hn::LoadU(di, chunk.positions + t), hn::Set(di, -1)));
+    return hn::RebindMask(d, hn::MaskFromVec(hn::And(token, hn::Or(in(v.a0, v.a1), in(v.b0, v.b1)))));
   }
 
   AttendScratch& s_;

@@ -3,6 +3,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -52,6 +54,30 @@ Result<std::string> ReadFile(const std::string& path, const std::string& what, s
     return DataLoss(fmt::format("{} '{}' cannot be read whole: {}", what, path, std::strerror(errno)));
   }
   return bytes;
+}
+
+MappedFile::~MappedFile() {
+  if (size_ > 0) ::munmap(const_cast<void*>(data_), size_);
+}
+
+Result<std::shared_ptr<const MappedFile>> MapFile(const std::string& path, const std::string& what) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) {
+    return InvalidArgument(fmt::format("{} '{}' is a folder: name a file in it", what, path));
+  }
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat about = {};
+  if (fd < 0 || ::fstat(fd, &about) != 0) {
+    const std::string reason = std::strerror(errno);
+    if (fd >= 0) ::close(fd);
+    return NotFound(fmt::format("{} '{}' cannot be read: {}; check the path", what, path, reason));
+  }
+  const size_t size = static_cast<size_t>(about.st_size);
+  const void* data = size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0) : "";
+  const std::string reason = std::strerror(errno);
+  ::close(fd);
+  if (data == MAP_FAILED) return DataLoss(fmt::format("{} '{}' cannot be mapped: {}", what, path, reason));
+  return std::shared_ptr<const MappedFile>(std::make_shared<MappedFile>(data, size));
 }
 
 Status WriteFileAtomically(const std::string& path, std::string_view bytes, const std::string& what) {

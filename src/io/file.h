@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,23 @@ namespace tersekv {
 
 // what: "profile", for messages. kNotFound, kInvalidArgument (a folder), kDataLoss (larger than limit, unreadable).
 Result<std::string> ReadFile(const std::string& path, const std::string& what, size_t limit);
+
+// The bytes of a file, mapped: read as they are needed.
+class MappedFile {
+ public:
+  MappedFile(const void* data, size_t size) : data_(data), size_(size) {}
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  std::string_view bytes() const { return {static_cast<const char*>(data_), size_}; }
+
+ private:
+  const void* data_;
+  size_t size_;
+};
+// As ReadFile, without a limit. Another process that cuts the file short meanwhile stops this one; one that replaces it
+// (WriteFileAtomically) does not.
+Result<std::shared_ptr<const MappedFile>> MapFile(const std::string& path, const std::string& what);
 
 // A temporary file in the same folder, fsync, rename, fsync of the folder: after a crash there is the old file or the
 // new one, whole.

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "tersekv/c_api.h"
@@ -131,6 +133,57 @@ TEST_F(CApiStep, StatusesOfSteps) {
   ASSERT_EQ(Attend(), TERSEKV_OK);
   EXPECT_EQ(tersekv_step_end(cache_), TERSEKV_OK);
   EXPECT_EQ(out_, std::vector<float>(256, 1.0f));
+}
+
+// Ranges: removed, copied, shifted, kept; and configurations of an older caller.
+TEST_F(CApiStep, Ranges) {
+  for (int32_t pos = 0; pos < 40; ++pos) {
+    ASSERT_EQ(Begin(pos), TERSEKV_OK);
+    ASSERT_EQ(Write(TERSEKV_K), TERSEKV_OK);
+    ASSERT_EQ(Write(TERSEKV_V), TERSEKV_OK);
+    ASSERT_EQ(tersekv_step_end(cache_), TERSEKV_OK);
+  }
+  EXPECT_EQ(tersekv_sequence_remove_range(cache_, 0, 10, 20), TERSEKV_OK);
+  EXPECT_EQ(tersekv_sequence_length(cache_, 0), 30);
+  EXPECT_EQ(tersekv_sequence_copy(cache_, 0, 2, 5, 30), TERSEKV_OK);
+  EXPECT_EQ(tersekv_sequence_length(cache_, 2), 15);
+  EXPECT_EQ(tersekv_sequence_first_position(cache_, 2), 5);
+  EXPECT_EQ(tersekv_sequence_last_position(cache_, 2), 29);
+  EXPECT_EQ(tersekv_sequence_copy(cache_, 0, 2, 0, -1), TERSEKV_INVALID_ARGUMENT);
+  const double frequency[] = {1, 0.5};
+  tersekv_key_rotation rotation = {frequency, 2, 1, 0};
+  EXPECT_EQ(tersekv_sequence_shift(cache_, 0, 20, -1, -10, &rotation, 1), TERSEKV_OK);
+  EXPECT_EQ(tersekv_sequence_last_position(cache_, 0), 29);
+  EXPECT_EQ(tersekv_sequence_shift(cache_, 0, 20, -1, -1, nullptr, 0), TERSEKV_INVALID_ARGUMENT);
+  rotation.pairs = 17;
+  rotation.frequency = nullptr;
+  EXPECT_EQ(tersekv_sequence_shift(cache_, 0, 20, -1, 5, &rotation, 1), TERSEKV_INVALID_ARGUMENT);
+  tersekv_sequence_keep(cache_, 2);
+  EXPECT_EQ(tersekv_sequence_first_position(cache_, 0), -1);
+  EXPECT_EQ(tersekv_sequence_remove_range(nullptr, 0, 0, 1), TERSEKV_INVALID_ARGUMENT);
+
+  tersekv_cache_config older = config_;
+  older.struct_size = offsetof(tersekv_cache_config, rollback);
+  older.rollback = -7;  // behind what an older caller fills
+  tersekv_cache* other = nullptr;
+  ASSERT_EQ(tersekv_cache_create(&older, &other), TERSEKV_OK);
+  tersekv_cache_destroy(other);
+  config_.rollback = -7;
+  EXPECT_EQ(tersekv_cache_create(&config_, &other), TERSEKV_INVALID_ARGUMENT);
+  const int32_t window = 9;
+  config_.rollback = 0;
+  config_.windows = &window;
+  ASSERT_EQ(tersekv_cache_create(&config_, &other), TERSEKV_OK);
+  std::swap(other, cache_);
+  ASSERT_EQ(Begin(0), TERSEKV_OK);
+  ASSERT_EQ(Write(TERSEKV_K), TERSEKV_OK);
+  ASSERT_EQ(Write(TERSEKV_V), TERSEKV_OK);
+  EXPECT_EQ(Attend(), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_THAT(tersekv_last_error(), HasSubstr("windows of up to 9"));
+  attention_.window = 9;
+  EXPECT_EQ(Attend(), TERSEKV_OK);
+  tersekv_step_abort(cache_);
+  tersekv_cache_destroy(other);
 }
 
 }  // namespace

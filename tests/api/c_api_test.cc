@@ -93,7 +93,7 @@ TEST(CApi, CodecEqualsTheOneOfCpp) {
   tersekv_codec_destroy(codec);
   tersekv_codec_destroy(nullptr);
   codec = nullptr;
-  EXPECT_EQ(tersekv_codec_create("k4v4", TERSEKV_K, 80, 0, 0, nullptr, nullptr, &codec), TERSEKV_UNSUPPORTED);
+  EXPECT_EQ(tersekv_codec_create("k4v4", TERSEKV_K, 72, 0, 0, nullptr, nullptr, &codec), TERSEKV_UNSUPPORTED);
   EXPECT_EQ(tersekv_codec_create("k4v4", TERSEKV_K, 0, 0, 0, nullptr, nullptr, &codec), TERSEKV_INVALID_ARGUMENT);
   EXPECT_EQ(tersekv_codec_create("k4v4", TERSEKV_K, 64, 0, 0, nullptr, nullptr, nullptr), TERSEKV_INVALID_ARGUMENT);
   scale[9] = 0;

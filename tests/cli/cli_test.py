@@ -147,22 +147,27 @@ class WithoutModel(Case):
         self.assertRegex(done.stdout.splitlines()[-1], r"^verdict: NOT ready: host: .*none\.gguf")
 
 
+def make_small_models(cls):
+    """Two random models of two layers, small.gguf and other.gguf, in cls.folder."""
+    python = os.environ.get("TERSEKV_TEST_PYTHON") or next(map(str, CACHE.glob("venv-gguf-*/bin/python")), "")
+    if not os.path.isfile(python):
+        raise unittest.SkipTest(f"no Python with the gguf package under {CACHE}: scripts/setup.sh installs it")
+    folder = tempfile.TemporaryDirectory()
+    cls.addClassCleanup(folder.cleanup)
+    cls.folder = pathlib.Path(folder.name)
+    make = pathlib.Path(__file__).parents[1] / "tools" / "make_model.py"
+    for name, seed in (("small", 1), ("other", 2)):
+        subprocess.run([python, make, "random", "--arch", "llama", "--heads", "4", "--kv-heads", "2", "--head-dim",
+                        "32", "--seed", str(seed), "--out", cls.folder / f"{name}.gguf"], check=True,
+                       capture_output=True)
+
+
 class WithSmallModel(Case):
     """A random model of two layers, which a helper makes (tests/tools): calibration takes seconds."""
 
     @classmethod
     def setUpClass(cls):
-        python = os.environ.get("TERSEKV_TEST_PYTHON") or next(map(str, CACHE.glob("venv-gguf-*/bin/python")), "")
-        if not os.path.isfile(python):
-            raise unittest.SkipTest(f"no Python with the gguf package under {CACHE}: scripts/setup.sh installs it")
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
-        make = pathlib.Path(__file__).parents[1] / "tools" / "make_model.py"
-        for name, seed in (("small", 1), ("other", 2)):
-            subprocess.run([python, make, "random", "--arch", "llama", "--heads", "4", "--kv-heads", "2", "--head-dim",
-                            "32", "--seed", str(seed), "--out", cls.folder / f"{name}.gguf"], check=True,
-                           capture_output=True)
+        make_small_models(cls)
         cls.small, cls.other = cls.folder / "small.gguf", cls.folder / "other.gguf"
         cls.text, cls.profile = cls.folder / "text", cls.folder / "small.tkvp"
         cls.text.write_text(TEXT)
@@ -202,7 +207,6 @@ class WithSmallModel(Case):
         self.assertRegex(other.stderr, r"profile is of .*random llama.*the model is .*random llama")
 
     def test_run_with_drafts(self):
-        """Random models soon repeat themselves, which is what lookup finds."""
         run = ("run", "-m", self.small, "-p", TEXT[:900], "--no-chat", "--ctx", "1024", "-n", "120", "--threads", "1")
         for args in (("--kv", "k4v4"), ("--kv", "kivi-k4v4"), ("--temp", "0.3", "--seed", "4")):
             plain, drafted = (json.loads(self.ok(*run, *args, "--spec-lookup", n, "--json").stdout)["rows"][0]
@@ -212,7 +216,6 @@ class WithSmallModel(Case):
             self.assertEqual(drafted["passes"] + drafted["accepted"], plain["passes"])
             self.assertTrue(drafted["accepted"] > 40 or args[0] == "--temp")
         self.refused(2, ["--spec-lookup 40", "--ubatch is 32"], *run, "--spec-lookup", "40", "--ubatch", "32")
-        self.refused(2, ["65"], *run, "--spec-lookup", "65")
 
     def test_eval_compares_with_and_without(self):
         kv = "k4v4,k4v4+mean=profile,bits=3,auto"
@@ -328,12 +331,9 @@ class WithModel(ModelCase):
         self.assertGreater(len({self.ok(*args, seed).stdout for seed in (5, 6, 7)}), 1)
 
     def test_run_with_drafts(self):
-        prompt = TEXT[:700] + " Say the text above again. "
-        args = ("run", "-m", MODEL, "-p", prompt, "--no-chat", "-n", "60", "--temp", "0", "--ctx", "512", "--threads",
-                "1")
-        plain = self.ok(*args)
+        args = ("run", "-m", MODEL, "-p", TEXT[:700], "--no-chat", "-n", "60", "--ctx", "512", "--threads", "1")
         drafted = self.ok(*args, "--spec-lookup", "8")
-        self.assertEqual(drafted.stdout, plain.stdout)
+        self.assertEqual(drafted.stdout, self.ok(*args).stdout)
         self.assertRegex(drafted.stderr, r"drafts: \d+ tokens proposed, [1-9]\d* accepted \([\d.]+%\); \d+ forward ")
 
     def test_run_stock_and_system(self):

@@ -36,6 +36,7 @@ TEST(Corpus, Codec) { RunCorpus("codec", FuzzCodec); }
 TEST(Corpus, Spec) { RunCorpus("spec", FuzzSpec); }
 TEST(Corpus, Profile) { RunCorpus("profile", FuzzProfile); }
 TEST(Corpus, Cache) { RunCorpus("cache", FuzzCache); }
+TEST(Corpus, Session) { RunCorpus("session", FuzzSession); }
 
 }  // namespace
 }  // namespace tersekv::fuzz

@@ -15,6 +15,7 @@ void FuzzCodec(std::span<const uint8_t> data);
 void FuzzSpec(std::span<const uint8_t> data);
 void FuzzProfile(std::span<const uint8_t> data);
 void FuzzCache(std::span<const uint8_t> data);
+void FuzzSession(std::span<const uint8_t> data);
 
 // Reads values off the input; zeros once it is used up.
 class Input {

@@ -48,7 +48,8 @@ Sequence::Sequence(const CacheConfig& config, int layer)
     : spec_(config.spec),
       shape_(config.layers[static_cast<size_t>(layer)]),
       layer_(layer),
-      needs_stats_(config.statistics.empty() && (spec_.mean == MeanMode::kStats || spec_.scale)) {
+      needs_stats_(config.statistics.empty() && (spec_.mean == MeanMode::kStats || spec_.scale)),
+      rollback_(config.rollback) {
   const size_t l = static_cast<size_t>(layer);
   if (!config.layer_bits.empty()) {
     spec_.k.bits = static_cast<float>(config.layer_bits[l].k);
@@ -151,13 +152,14 @@ void Sequence::Truncate(int64_t tokens) {
     tokens_.resize(static_cast<size_t>(tokens));
     return TruncatePages(end);
   }
-  const int64_t kept_raw = measured ? spec_.win : std::max(spec_.win, kMeasured);
+  const bool early = rollback_ > 0 && needs_stats_ && end < spec_.sink + kMeasured + rollback_;
+  const int64_t kept_raw = (measured && !early ? spec_.win : std::max(spec_.win, kMeasured)) + rollback_;
+  const bool unmeasured = needs_stats_ && tokens < spec_.sink + kMeasured;
   bool any_packed = false;
   for (int64_t j = spec_.sink; j < tokens; ++j) {
     Token& token = tokens_[static_cast<size_t>(j)];
-    token.packed |= measured && end - j > spec_.win;
     token.lost |= end - j > kept_raw;
-    any_packed |= token.packed;
+    any_packed |= measured && (token.lost || (!unmeasured && tokens - j > spec_.win));
   }
   tokens_.resize(static_cast<size_t>(tokens));
   if (!needs_stats_ || !measured) return;
@@ -177,7 +179,12 @@ bool Sequence::IsPacked(int64_t j, int64_t order) const {
 // Tokens are already cut; there were `end`.
 void Sequence::TruncatePages(int64_t end) {
   const int64_t tokens = length(), sink = spec_.sink;
-  const int64_t packed_end = std::min(std::max(PageStart(end - spec_.win), raw_begin_), tokens);
+  const bool early = rollback_ > 0 && needs_stats_ && end < sink + kMeasured + rollback_;
+  const int64_t rows = std::max<int64_t>(spec_.win + spec_.page, early ? kMeasured : 0) + rollback_;
+  const int64_t first_raw = PageStart(std::max({raw_begin_, end - rows, sink}) + spec_.page - 1);
+  const int64_t natural = needs_stats_ && tokens < sink + kMeasured ? sink : PageStart(tokens - spec_.win);
+  const int64_t were_packed = std::min(std::max(PageStart(end - spec_.win), raw_begin_), tokens);
+  const int64_t packed_end = std::min(were_packed, std::max(natural, first_raw));
   if (packed_end <= sink) {
     if (needs_stats_) measured_from_ = tokens >= sink + kMeasured ? 0 : kNever;
     raw_begin_ = 0;
@@ -186,7 +193,7 @@ void Sequence::TruncatePages(int64_t end) {
   }
   if (needs_stats_) measured_from_ = 0;
   const int64_t begin = PageStart(packed_end);
-  const int64_t kept = PageStart(std::max({raw_begin_, end - spec_.win - spec_.page, sink}) + spec_.page - 1);
+  const int64_t kept = PageStart(std::max({raw_begin_, std::min(end - rows, tokens), sink}) + spec_.page - 1);
   raw_begin_ = std::min(kept, begin);
   if (begin <= sink && needs_stats_) measured_from_ = kNever;
   const KvSpec f16 = ParseSpec("f16").value();
@@ -257,6 +264,7 @@ Answer Sequence::Attend(int64_t order, int head, const float* q, const Attention
   double largest = params.sinks != nullptr ? static_cast<double>(params.sinks[head]) : -INFINITY;
   for (int64_t j = 0; j <= order; ++j) {
     const int64_t distance = tokens_[static_cast<size_t>(j)].position - position;
+    if (tokens_[static_cast<size_t>(j)].removed) continue;
     if (params.window > 0 && -distance >= params.window) continue;
     const float* k = Row(j, 0, IsPacked(j, order)).data() + kv_head * dk;
     double score = 0;

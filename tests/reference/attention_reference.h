@@ -33,6 +33,10 @@ class Sequence {
   // Keeps the first `tokens`. What is packed stays packed, what the window had dropped stays dropped; statistics stay
   // while a packed token or all tokens that were measured are left.
   void Truncate(int64_t tokens);
+  // Tokens [begin, end), all of them packed, are not seen any more; they keep their places.
+  void RemovePacked(int64_t begin, int64_t end) {
+    for (int64_t j = begin; j < end; ++j) tokens_[static_cast<size_t>(j)].removed = true;
+  }
   int64_t length() const { return static_cast<int64_t>(tokens_.size()); }
 
   // The query of token `order` and one head; q: [head_dim_k].
@@ -43,8 +47,8 @@ class Sequence {
  private:
   struct Token {
     int32_t position = 0;
-    bool packed = false;  // was packed when the sequence was last truncated
-    bool lost = false;    // its raw row left the window before a truncation
+    bool lost = false;     // its raw row left the window before a truncation
+    bool removed = false;  // seen by nobody
     std::vector<float> stored[2], decoded[2];
   };
 
@@ -65,6 +69,7 @@ class Sequence {
   LayerShape shape_;
   int layer_;
   bool needs_stats_;
+  int64_t rollback_;
   int64_t measured_from_ = kNever;  // first order whose query may read packed tokens
   std::vector<Token> tokens_;
   int64_t raw_begin_ = 0;                                      // whole pages: rows before this one are gone

@@ -30,7 +30,8 @@ Errors Checker::Compare(const std::vector<Token>& tokens, const StepResult& resu
       for (int64_t j = 0; j <= order; ++j) ++(sequence.IsPacked(j, order) ? errors.packed_seen : errors.raw_seen);
       const std::vector<float> q = model_.Q(static_cast<int>(l), tokens[i].content);
       for (int h = 0; h < shape.heads; ++h) {
-        const Answer answer = sequence.Attend(order, h, q.data() + h * shape.head_dim_k, model_.Params());
+        const Answer answer =
+            sequence.Attend(order, h, q.data() + h * shape.head_dim_k, model_.Params(static_cast<int>(l)));
         const size_t row = i * static_cast<size_t>(shape.heads) + static_cast<size_t>(h);
         double worst = 0, largest = 0;
         for (size_t c = 0; c < answer.out.size(); ++c) {

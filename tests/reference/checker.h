@@ -25,6 +25,9 @@ class Checker {
   // Queries i with i % stride == 0 and the last; those of `tokens`, which were appended last.
   Errors Compare(const std::vector<Token>& tokens, const StepResult& result, size_t stride = 1);
   void Truncate(int32_t seq, int64_t tokens);
+  void RemovePacked(int32_t seq, int64_t begin, int64_t end) {
+    for (Sequence& layer : sequences_.at(seq)) layer.RemovePacked(begin, end);
+  }
   void Fork(int32_t from, int32_t to) { sequences_[to] = sequences_.at(from); }
   void Remove(int32_t seq) { sequences_.erase(seq); }
 

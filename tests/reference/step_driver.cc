@@ -85,7 +85,7 @@ LayerResult RunLayer(KvCache* cache, const Model& model, int layer, const std::v
     cache->WriteRows(layer, Kv::kK, k.data.data(), k.bytes(), w, workers);
     cache->WriteRows(layer, Kv::kV, v.data.data(), v.bytes(), w, workers);
     written.arrive_and_wait();
-    cache->Attend(layer, model.Params(), queries, w, workers);
+    cache->Attend(layer, model.Params(layer), queries, w, workers);
   });
   size_t gaps = 0;
   for (size_t t = 0; t < n; ++t) {
@@ -105,8 +105,9 @@ LayerResult RunLayer(KvCache* cache, const Model& model, int layer, const std::v
 
 }  // namespace
 
-AttentionParams Model::Params() const {
+AttentionParams Model::Params(int layer) const {
   AttentionParams p = params;
+  if (!config.windows.empty()) p.window = config.windows[static_cast<size_t>(layer)];
   if (!sinks.empty()) p.sinks = sinks.data();
   return p;
 }

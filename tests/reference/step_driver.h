@@ -18,7 +18,7 @@ struct Model {
   std::vector<float> sinks;  // of params, when not empty
   uint64_t seed = 1;
 
-  AttentionParams Params() const;
+  AttentionParams Params(int layer = 0) const;  // with the layer's window, when the config has windows
   // K: [kv_heads * head_dim_k] with means and widths that differ by channel; V; Q: [heads * head_dim_k].
   std::vector<float> K(int layer, uint64_t content) const;
   std::vector<float> V(int layer, uint64_t content) const;
