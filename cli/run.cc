@@ -12,6 +12,7 @@
 
 #include "cli/codecs.h"
 #include "cli/eval_table.h"
+#include "cli/generation.h"
 #include "cli/json_envelope.h"
 #include "cli/progress.h"
 #include "cli/utf8.h"
@@ -46,8 +47,9 @@ class InterruptGuard {
 
 struct Answer {
   std::string text;
-  std::string stop;  // eos, length, context, interrupt, error
-  int64_t prompt_tokens = 0, tokens = 0, steps = 0;
+  std::string stop;                                  // eos, length, context, interrupt, error
+  int64_t prompt_tokens = 0, tokens = 0, steps = 0;  // steps: tokens that the model was asked for after the first
+  int64_t passes = 0, drafted = 0, accepted = 0;
   int64_t reused = -1;           // of the prompt, from a saved session; -1: none was given
   std::vector<int32_t> history;  // what the cache holds
   int64_t prompt_run() const { return prompt_tokens - std::max<int64_t>(reused, 0); }
@@ -92,8 +94,10 @@ Result<std::vector<int32_t>> PromptTokens(const RunOptions& options, const llama
 }
 
 // Generates until something stops it. What was generated is in `answer` also when this fails.
-Status Generate(const RunOptions& options, llama::Session* session, int64_t ctx, bool stream, Answer* answer) {
+Status Generate(const RunOptions& options, llama::Session* session, std::span<const int32_t> prompt, int64_t ctx,
+                bool stream, Answer* answer) {
   Sampler sampler(options.sampler);
+  Generation generation(session, prompt, options.spec_lookup, ctx);
   Utf8Stream utf8;
   const auto emit = [&](const std::string& text) {
     answer->text += text;
@@ -106,7 +110,7 @@ Status Generate(const RunOptions& options, llama::Session* session, int64_t ctx,
   Status status;
   answer->stop = "length";
   while (answer->tokens < options.n) {
-    const int32_t token = sampler.Sample(session->Logits(0));
+    const int32_t token = sampler.Sample(generation.Logits());
     if (token < 0) {
       status = DataLoss("the logits are not finite: the model file may be damaged; try `tersekv doctor -m MODEL`");
     } else if (session->IsEndOfGeneration(token)) {
@@ -116,17 +120,19 @@ Status Generate(const RunOptions& options, llama::Session* session, int64_t ctx,
     if (!status.ok()) break;
     emit(utf8.Push(session->Piece(token)));
     if (++answer->tokens == options.n) break;
-    const int64_t length = session->Length(0);
-    if (interrupted || length >= ctx) {
+    if (interrupted || generation.length() >= ctx) {
       answer->stop = interrupted ? "interrupt" : "context";
       break;
     }
-    const llama::BatchToken next = {token, static_cast<int32_t>(length), 0, true};
-    status = session->Decode({&next, 1});
+    status = generation.Take(token, options.n - answer->tokens);
     if (!status.ok()) break;
     answer->history.push_back(token);
     ++answer->steps;
   }
+  if (status.ok()) status = generation.Finish();
+  answer->passes = generation.passes();
+  answer->drafted = generation.drafted();
+  answer->accepted = generation.accepted();
   emit(utf8.Flush());
   if (stream) std::fputs("\n", stdout);
   answer->decode_seconds = Since(start);
@@ -154,6 +160,9 @@ Json RowOf(const KvChoice& choice, const llama::Session& session, const Answer& 
   row["prefill"] = "decode";
   row["prefill_tps"] = Rate(answer.prompt_run(), answer.prefill_seconds);
   row["decode_tps"] = Rate(answer.steps, answer.decode_seconds);
+  row["passes"] = answer.passes;
+  row["drafted"] = answer.drafted;
+  row["accepted"] = answer.accepted;
   row["attention_seconds"] = session.attention_seconds();
   row["host_mode"] = llama::HostModeName(session.mode());
   row["threads"] = session.threads();
@@ -162,7 +171,8 @@ Json RowOf(const KvChoice& choice, const llama::Session& session, const Answer& 
   return row;
 }
 
-void PrintFigures(const KvChoice& choice, const llama::Session& session, const Answer& answer) {
+void PrintFigures(const RunOptions& options, const KvChoice& choice, const llama::Session& session,
+                  const Answer& answer) {
   const CacheUsage usage = session.Usage();
   fmt::print(stderr,
              "{}, host mode {}, {} threads: prompt {} tokens at {:.1f} t/s, answer {} tokens at {:.1f} t/s (stop: {}); "
@@ -171,6 +181,13 @@ void PrintFigures(const KvChoice& choice, const llama::Session& session, const A
              Rate(answer.prompt_run(), answer.prefill_seconds), answer.tokens,
              Rate(answer.steps, answer.decode_seconds), answer.stop, Size(static_cast<double>(usage.bytes_used)),
              Size(static_cast<double>(usage.bytes_f16)), CompressionRatio(usage), usage.bits_effective);
+  if (answer.passes > 0 && options.spec_lookup > 0) {
+    fmt::print(
+        stderr, "drafts: {} tokens proposed, {} accepted ({:.1f}%); {} forward passes, {:.2f} tokens each\n",
+        answer.drafted, answer.accepted,
+        answer.drafted > 0 ? 100.0 * static_cast<double>(answer.accepted) / static_cast<double>(answer.drafted) : 0,
+        answer.passes, static_cast<double>(answer.steps) / static_cast<double>(answer.passes));
+  }
   if (usage.raw_rows > 0 && usage.bytes_used > usage.bytes_f16) {
     fmt::print(stderr,
                "{} of {} tokens are packed: the first and the newest stay raw, and so does everything until it was "
@@ -209,6 +226,10 @@ Status RunPrompt(const RunOptions& options) {
   }
   const auto session_options = MakeSessionOptions(options.engine, options.kv);
   if (!session_options) return session_options.error();
+  if (options.spec_lookup >= session_options->ubatch) {
+    return InvalidArgument(fmt::format("--spec-lookup {} needs forward passes of {} tokens, --ubatch is {}: raise it",
+                                       options.spec_lookup, options.spec_lookup + 1, session_options->ubatch));
+  }
   const auto profile = FindProfile(options.profile, options.engine, options.quiet);
   if (!profile) return profile.error();
   const auto choice = ChooseKv(options.kv, options.profile.bits, *profile);
@@ -243,11 +264,11 @@ Status RunPrompt(const RunOptions& options) {
   answer.prefill_seconds = Since(start);
   progress.Finish();
 
-  status = Generate(options, &session, ctx, options.json != "-", &answer);
+  status = Generate(options, &session, *prompt, ctx, options.json != "-", &answer);
   if (!options.save_session.empty() && session.Length(0) == static_cast<int64_t>(answer.history.size())) {
     if (Status saved = session.Save(options.save_session, 0, answer.history); !saved.ok()) return saved;
   }
-  if (!options.quiet) PrintFigures(*choice, session, answer);
+  if (!options.quiet) PrintFigures(options, *choice, session, answer);
   if (!options.json.empty()) {
     const Status written = WriteText(options.json, Dump(Envelope(Json::array({RowOf(*choice, session, answer)}))));
     if (!written.ok()) return written;

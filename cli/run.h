@@ -18,6 +18,7 @@ struct RunOptions {
   std::string prompt, file, system;
   bool chat = false, no_chat = false;  // neither: chat when the model has a template
   int n = 256;
+  int spec_lookup = 0;  // most tokens of a draft; 0 = none
   SamplerOptions sampler;
   std::string session, save_session;
   std::string json;

@@ -34,6 +34,11 @@ CLI::App* AddRun(CLI::App* app, RunOptions* options) {
       ->type_name("P")
       ->capture_default_str();
   sub->add_option("--seed", options->sampler.seed, "Seed of the sampling")->type_name("N")->capture_default_str();
+  sub->add_option("--spec-lookup", options->spec_lookup,
+                  "Draft up to N tokens from what followed the same words before, and check them in one pass; 0 = off")
+      ->check(CLI::Range(0, 64).description(""))
+      ->type_name("N")
+      ->capture_default_str();
   sub->add_option("--session", options->session,
                   "Begin with a saved session: tokens that the prompt begins with, too, "
                   "are not run again")
@@ -43,11 +48,15 @@ CLI::App* AddRun(CLI::App* app, RunOptions* options) {
   AddJsonOption(sub, &options->json);
   sub->add_flag("--quiet", options->quiet, "Only the answer: no progress, no figures");
   sub->footer(
-      "The answer goes to standard output, progress and figures to standard error.\n\n"
+      "The answer goes to standard output, progress and figures to standard error.\n"
+      "--spec-lookup pays where the answer repeats the prompt: quotations, summaries, code. Rejected drafts leave no\n"
+      "trace in the history; greedy answers are the same up to ties, which llama.cpp's matrix products of one token\n"
+      "and of several may round differently.\n\n"
       "Examples:\n"
       "  tersekv run -m model.gguf -p \"Why is the sky blue?\" --kv k4v4 -n 128\n"
       "  tersekv run -m model.gguf --file book.txt -p \"Who is the butler?\" --kv k4v3 --kv-bytes 64M --json run.json\n"
       "  tersekv run -m model.gguf --profile model.tkvp --bits 4 -p \"Why is the sky blue?\"\n"
+      "  tersekv run -m model.gguf --file code.py -p \"Add type hints\" --spec-lookup 8\n"
       "  tersekv run -m model.gguf --file book.txt --no-chat -n 0 --save-session book.tkvs\n"
       "  tersekv run -m model.gguf --file book.txt -p \"Who is the butler?\" --no-chat --session book.tkvs\n"
       "  tersekv run --kv list");

@@ -53,6 +53,7 @@ Status ConfigureCache(const ModelInfo& model, const std::string& kv, const std::
       profile != nullptr && !spec->raw() && (spec->mean == MeanMode::kStats || spec->mean == MeanMode::kProfile);
   config->spec = *spec;
   config->layers = model.layers;
+  config->windows.assign(model.windows.begin(), model.windows.end());
   config->layer_bits = layer_bits;
   config->statistics.clear();
   if (uses) {

@@ -28,8 +28,9 @@ Hook::Hook(KvCache* cache, HostLayers layers, HostMode mode, int threads, Statis
   if (mode_ == HostMode::kOverwrite) pool_ = std::make_unique<ThreadPool>(threads);
 }
 
-void Hook::Begin(std::span<const StepToken> tokens) {
+void Hook::Begin(std::span<const StepToken> tokens, DraftRows* draft) {
   tokens_.assign(tokens.begin(), tokens.end());
+  draft_ = draft;
   next_ = 0;
   status_ = Status();
 }
@@ -37,7 +38,7 @@ void Hook::Begin(std::span<const StepToken> tokens) {
 Status Hook::End(bool ok) {
   if (in_step_) {
     in_step_ = false;
-    if (!ok) {
+    if (!ok || draft_ != nullptr) {
       cache_->AbortStep();
     } else if (const Status s = cache_->EndStep(); status_.ok()) {
       status_ = s;
@@ -108,7 +109,12 @@ void Hook::AttentionOpFn(ggml_tensor* node, int worker, int workers, void* userd
 void Hook::StartPass(const ggml_tensor* node) {
   if (in_step_) {
     in_step_ = false;
-    if (const Status s = cache_->EndStep(); status_.ok()) status_ = s;
+    if (draft_ != nullptr) {
+      cache_->AbortStep();
+      status_ = Internal("the engine ran a draft in several forward passes");
+    } else if (const Status s = cache_->EndStep(); status_.ok()) {
+      status_ = s;
+    }
   }
   const size_t n = static_cast<size_t>(node->src[0]->ne[1]);
   if (next_ + n > tokens_.size()) {
@@ -119,6 +125,7 @@ void Hook::StartPass(const ggml_tensor* node) {
   if (sink_ != nullptr) status_ = sink_->BeginStep(step);
   if (status_.ok()) status_ = cache_->BeginStep(step);
   in_step_ = status_.ok();
+  if (in_step_ && draft_ != nullptr) draft_->Start(cache_->config(), step);
   next_ += n;
 }
 
@@ -139,6 +146,7 @@ void Hook::WriteRows(int layer, Kv side, const ggml_tensor* rows, int worker, in
   const auto stride = static_cast<ptrdiff_t>(rows->nb[1]);
   cache_->WriteRows(layer, side, data, stride, worker, workers);
   if (sink_ != nullptr) sink_->WriteRows(layer, side, data, stride, worker, workers);
+  if (draft_ != nullptr && worker == 0) draft_->Store(layer, side, data, stride);
 }
 
 void Hook::Attend(ggml_tensor* node, int worker, int workers) {

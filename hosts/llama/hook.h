@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ggml-backend.h"
+#include "hosts/llama/draft_rows.h"
 #include "hosts/llama/graph.h"
 #include "hosts/llama/layers.h"
 #include "src/base/thread_pool.h"
@@ -30,8 +31,9 @@ class Hook {
     next_userdata_ = userdata;
   }
 
-  // Around one llama_decode of these tokens, in batch order.
-  void Begin(std::span<const StepToken> tokens);
+  // Around one llama_decode of these tokens, in batch order. draft: takes the rows of the one forward pass, and the
+  // cache stays as it was.
+  void Begin(std::span<const StepToken> tokens, DraftRows* draft = nullptr);
   // ok: the engine's own verdict. Commits the last forward pass, or takes it back; any failure of ours is returned.
   Status End(bool ok);
 
@@ -61,6 +63,7 @@ class Hook {
   std::vector<StepToken> tokens_;
   size_t next_ = 0;  // first token of the next forward pass
   bool in_step_ = false;
+  DraftRows* draft_ = nullptr;
   Status status_;
   ggml_backend_sched_eval_callback next_callback_ = nullptr;
   void* next_userdata_ = nullptr;

@@ -122,14 +122,7 @@ class TerseSession : public SessionBase {
 
  protected:
   Status RunPass(std::span<const BatchToken> tokens) override {
-    std::vector<StepToken> step;
-    for (const BatchToken& t : tokens) step.push_back({t.seq, t.pos});
-    hook_.Begin(step);
-    const int rc = llama_decode(context_.get(), batch_.Fill(tokens));
-    const Status status = hook_.End(rc == 0);
-    EmptyStaging(tokens);
-    const Status failed =
-        rc != 0 ? Internal(fmt::format("llama_decode failed with code {}: {}", rc, TakeEngineErrors())) : status;
+    const Status failed = Run(tokens, nullptr);
     if (failed.ok() || !model_->info.recurrent) return failed;
     // Not one sequence alone: llama.cpp begins a state by multiplying the old one by 0, which keeps what is not a
     // number.
@@ -139,6 +132,9 @@ class TerseSession : public SessionBase {
                                "; the session's sequences are empty now, because the state of recurrent "
                                "layers cannot go back"};
   }
+
+  Status RunDraft(std::span<const BatchToken> tokens) override { return Run(tokens, &draft_); }
+  Status KeepDraft(int64_t tokens) override { return draft_.Append(static_cast<size_t>(tokens), cache_.get()); }
 
   // llama.cpp runs a batch of recurrent models sequence by sequence; what the hook is told must be in that order.
   size_t PassLength(std::span<const BatchToken> batch) const override {
@@ -156,6 +152,17 @@ class TerseSession : public SessionBase {
   }
 
  private:
+  Status Run(std::span<const BatchToken> tokens, DraftRows* draft) {
+    std::vector<StepToken> step;
+    for (const BatchToken& t : tokens) step.push_back({t.seq, t.pos});
+    hook_.Begin(step, draft);
+    const int rc = llama_decode(context_.get(), batch_.Fill(tokens));
+    const Status status = hook_.End(rc == 0);
+    EmptyStaging(tokens);
+    if (rc != 0) return Internal(fmt::format("llama_decode failed with code {}: {}", rc, TakeEngineErrors()));
+    return status;
+  }
+
   Status CheckSaves() const {
     if (!model_->info.recurrent) return {};
     return Unsupported(
@@ -179,6 +186,7 @@ class TerseSession : public SessionBase {
   std::unique_ptr<KvCache> cache_;
   Hook hook_;
   HostMode mode_;
+  DraftRows draft_;
 };
 
 Status Resolve(const Model& model, SessionOptions* options) {

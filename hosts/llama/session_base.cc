@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "src/base/check.h"
 
@@ -63,6 +64,7 @@ size_t SessionBase::PassLength(std::span<const BatchToken> batch) const {
 
 Status SessionBase::Decode(std::span<const BatchToken> batch) {
   TERSEKV_RETURN_IF_ERROR(CheckBatch(batch));
+  draft_tokens_ = 0;
   std::map<int32_t, int64_t> before;
   for (const BatchToken& t : batch) before.emplace(t.seq, Length(t.seq));
   const size_t vocab = static_cast<size_t>(model_->info.vocab);
@@ -87,6 +89,43 @@ Status SessionBase::Decode(std::span<const BatchToken> batch) {
     }
   }
   return {};
+}
+
+Status SessionBase::DecodeDraft(std::span<const BatchToken> draft) {
+  TERSEKV_RETURN_IF_ERROR(CheckBatch(draft));
+  draft_tokens_ = 0;
+  if (model_->info.recurrent) {
+    return Unsupported(
+        "a model with recurrent layers takes no drafts: their state cannot go back to an accepted token");
+  }
+  if (draft.size() > static_cast<size_t>(options_.ubatch)) {
+    return InvalidArgument(
+        fmt::format("a draft of {} tokens: a forward pass takes {}, open the session with a larger "
+                    "ubatch",
+                    draft.size(), options_.ubatch));
+  }
+  single_pass_ = true;
+  pass_rows_.clear();
+  for (size_t i = 0; i < draft.size(); ++i) {
+    if (draft[i].seq != draft[0].seq) return InvalidArgument("a draft is of one sequence: give tokens of one");
+    if (draft[i].logits) pass_rows_.push_back(static_cast<int>(i));
+  }
+  TERSEKV_RETURN_IF_ERROR(RunDraft(draft));
+  draft_seq_ = draft[0].seq;
+  draft_begin_ = Length(draft_seq_);
+  draft_tokens_ = static_cast<int64_t>(draft.size());
+  return {};
+}
+
+Status SessionBase::AcceptDraft(int64_t tokens) {
+  const int64_t drafted = std::exchange(draft_tokens_, 0);
+  if (tokens == 0) return KeepDraft(0);
+  if (tokens < 0 || tokens > drafted || Length(draft_seq_) != draft_begin_) {
+    return InvalidArgument(
+        fmt::format("{} tokens of a draft are to be accepted, and there are {}: accept right after DecodeDraft", tokens,
+                    Length(draft_seq_) != draft_begin_ ? 0 : drafted));
+  }
+  return KeepDraft(tokens);
 }
 
 std::span<const float> SessionBase::Logits(int i) const {

@@ -38,6 +38,8 @@ class SessionBase : public Session {
     return ChatPrompt(*model_, messages);
   }
   Status Decode(std::span<const BatchToken> batch) override;
+  Status DecodeDraft(std::span<const BatchToken> draft) override;
+  Status AcceptDraft(int64_t tokens) override;
   Status Prefill(std::span<const int32_t> tokens, int32_t seq,
                  const std::function<void(size_t, size_t)>& progress) override;
   std::span<const float> Logits(int i) const override;
@@ -51,6 +53,9 @@ class SessionBase : public Session {
   virtual Status RunPass(std::span<const BatchToken> tokens) = 0;
   // How many tokens from the first on one pass takes.
   virtual size_t PassLength(std::span<const BatchToken> batch) const;
+  // The same for a draft: the history stays as it is. Then the first tokens of the draft become history.
+  virtual Status RunDraft(std::span<const BatchToken> tokens) = 0;
+  virtual Status KeepDraft(int64_t tokens) = 0;
   // After a failed batch.
   virtual Status TakeBack(int32_t seq, int64_t tokens) { return Truncate(seq, tokens); }
   Status CheckBatch(std::span<const BatchToken> batch) const;
@@ -65,6 +70,8 @@ class SessionBase : public Session {
   std::vector<float> kept_logits_;  // of a batch that took several passes
   std::vector<int> pass_rows_;      // of one that took a single pass: row in the engine's batch
   bool single_pass_ = true;
+  int32_t draft_seq_ = 0;  // of the draft that can be accepted
+  int64_t draft_tokens_ = 0, draft_begin_ = 0;
 };
 
 // Values a token that MLA layers have as K and as V.

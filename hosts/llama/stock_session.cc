@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "hosts/llama/logging.h"
 #include "hosts/llama/session_base.h"
@@ -54,6 +55,7 @@ class StockSession : public SessionBase {
   }
   Status Truncate(int32_t seq, int64_t tokens) override {
     if (tokens < 0) return InvalidArgument(fmt::format("cannot truncate to {} tokens: the least is 0", tokens));
+    DropDraft();
     if (tokens >= Length(seq)) return {};
     if (!llama_memory_seq_rm(llama_get_memory(context_.get()), seq, static_cast<llama_pos>(tokens), -1)) {
       return Unsupported("llama.cpp cannot truncate this model's cache: clear it");
@@ -63,6 +65,7 @@ class StockSession : public SessionBase {
   }
   void Clear(int32_t seq) override {
     if (seq < 0 || static_cast<size_t>(seq) >= lengths_.size()) return;
+    DropDraft();
     llama_memory_seq_rm(llama_get_memory(context_.get()), seq, -1, -1);
     lengths_[static_cast<size_t>(seq)] = 0;
   }
@@ -126,6 +129,7 @@ class StockSession : public SessionBase {
  protected:
   // A failed llama_decode leaves the engine's cache as it was.
   Status RunPass(std::span<const BatchToken> tokens) override {
+    DropDraft();
     if (const int rc = llama_decode(context_.get(), batch_.Fill(tokens)); rc != 0) {
       return Internal(fmt::format("llama_decode failed with code {}: {}", rc, TakeEngineErrors()));
     }
@@ -133,9 +137,36 @@ class StockSession : public SessionBase {
     return {};
   }
 
+  // The engine's cache holds the draft until it is known what stays.
+  Status RunDraft(std::span<const BatchToken> tokens) override {
+    DropDraft();
+    if (llama_model_n_swa(model_->model) > 0) {
+      return Unsupported(
+          "llama.cpp's own cache of a model with sliding windows cannot take drafts back: use a packed "
+          "spec, or f16");
+    }
+    if (const int rc = llama_decode(context_.get(), batch_.Fill(tokens)); rc != 0) {
+      return Internal(fmt::format("llama_decode failed with code {}: {}", rc, TakeEngineErrors()));
+    }
+    draft_seq_ = tokens[0].seq;
+    return {};
+  }
+  Status KeepDraft(int64_t tokens) override {
+    if (draft_seq_ >= 0) lengths_[static_cast<size_t>(draft_seq_)] += tokens;
+    DropDraft();
+    return {};
+  }
+
  private:
+  void DropDraft() {
+    if (draft_seq_ < 0) return;
+    const auto length = static_cast<llama_pos>(lengths_[static_cast<size_t>(draft_seq_)]);
+    llama_memory_seq_rm(llama_get_memory(context_.get()), std::exchange(draft_seq_, -1), length, -1);
+  }
+
   ggml_type type_;
   std::vector<int64_t> lengths_;
+  int32_t draft_seq_ = -1;  // whose cells beyond its length are a draft's
 };
 
 }  // namespace

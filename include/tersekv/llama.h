@@ -92,6 +92,12 @@ class Session {
   // null.
   virtual Status Prefill(std::span<const int32_t> tokens, int32_t seq,
                          const std::function<void(size_t, size_t)>& progress) = 0;
+  // Speculative decoding: runs tokens of one sequence (one forward pass of at most `ubatch`) without making them
+  // history; Logits has all that were asked for. AcceptDraft(n) then appends the first n as if they alone had been
+  // decoded: bytes, statistics and raw window are those of a history that never saw the rest. 0 or no call drops all,
+  // and so does any other decoding, truncating or clearing in between. kUnsupported with recurrent layers.
+  virtual Status DecodeDraft(std::span<const BatchToken> draft) = 0;
+  virtual Status AcceptDraft(int64_t tokens) = 0;
   // Logits [vocab] of the i-th token of the last batch that asked for them.
   virtual std::span<const float> Logits(int i) const = 0;
 

@@ -206,6 +206,17 @@ class WithSmallModel(Case):
         self.assertEqual((other.returncode, other.stdout), (2, ""))
         self.assertRegex(other.stderr, r"profile is of .*random llama.*the model is .*random llama")
 
+    def test_run_with_drafts(self):
+        run = ("run", "-m", self.small, "-p", TEXT[:900], "--no-chat", "--ctx", "1024", "-n", "120", "--threads", "1")
+        for args in (("--kv", "k4v4"), ("--kv", "kivi-k4v4"), ("--temp", "0.3", "--seed", "4")):
+            plain, drafted = (json.loads(self.ok(*run, *args, "--spec-lookup", n, "--json").stdout)["rows"][0]
+                              for n in (0, 7))
+            for key in ("text", "stop", "tokens", "context", "kv_bytes_used"):
+                self.assertEqual(drafted[key], plain[key], f"{key}, {args}")
+            self.assertEqual(drafted["passes"] + drafted["accepted"], plain["passes"])
+            self.assertTrue(drafted["accepted"] > 40 or args[0] == "--temp")
+        self.refused(2, ["--spec-lookup 40", "--ubatch is 32"], *run, "--spec-lookup", "40", "--ubatch", "32")
+
     def test_eval_compares_with_and_without(self):
         kv = "k4v4,k4v4+mean=profile,bits=3,auto"
         rows = json.loads(self.ok("eval", "-m", self.small, "--text", self.text, "--ctx", "300", "--tokens", "150",
@@ -323,6 +334,12 @@ class WithModel(ModelCase):
                 "--seed")
         self.assertEqual(self.ok(*args, 5).stdout, self.ok(*args, 5).stdout)
         self.assertGreater(len({self.ok(*args, seed).stdout for seed in (5, 6, 7)}), 1)
+
+    def test_run_with_drafts(self):
+        args = ("run", "-m", MODEL, "-p", TEXT[:700], "--no-chat", "-n", "60", "--ctx", "512", "--threads", "1")
+        drafted = self.ok(*args, "--spec-lookup", "8")
+        self.assertEqual(drafted.stdout, self.ok(*args).stdout)
+        self.assertRegex(drafted.stderr, r"drafts: \d+ tokens proposed, [1-9]\d* accepted \([\d.]+%\); \d+ forward ")
 
     def test_run_stock_and_system(self):
         self.ok("run", "-m", MODEL, "-p", "Hello.", "-n", "4", "--kv", "stock-f16", "--ctx", "256", "--system",

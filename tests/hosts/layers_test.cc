@@ -29,6 +29,19 @@ TEST_F(Layers, WindowsAreFoundLayerByLayer) {
   EXPECT_THAT(InfoOf(SmallLlama()).windows, Each(0));
 }
 
+TEST_F(Layers, BytesFollowTheWindow) {
+  const Schedule schedule = OneSequence(320, 900, 128, 0);
+  std::vector<size_t> pages;
+  for (const char* window : {"64", "2000"}) {  // of one layer of two
+    const std::string more = fmt::format("--window {}", window);
+    const std::unique_ptr<Session> session = OpenOrFail(Options(RandomModel("gpt-oss", 4, 2, 64, more), "k4v4"));
+    ASSERT_NE(session, nullptr);
+    RunSchedule(session.get(), schedule);
+    pages.push_back(session->Usage().pages);
+  }
+  EXPECT_LE(pages[0], pages[1] * 6 / 10);
+}
+
 TEST_F(Layers, SharedKvIsHeldOnce) {
   const std::string path = RandomModel("gemma3n", 2, 1, 64, "--embd 128 --window 256");
   const ModelInfo info = InfoOf(path);
