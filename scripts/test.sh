@@ -15,7 +15,8 @@ usage: scripts/test.sh [--release] [--asan] [--tsan]
   --asan     core unit tests under AddressSanitizer and UndefinedBehaviorSanitizer
   --tsan     tests of threads and determinism under ThreadSanitizer
 
-Without options: --release. Installs packages, builds llama.cpp and fetches the demo model when they are missing.
+Without options: --release. Installs packages, builds llama.cpp and fetches the demo model, torch and transformers when
+they are missing.
 The last line is the sum of all runs; the exit code is not 0 when a test failed.
 HELP
 }

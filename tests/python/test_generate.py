@@ -285,3 +285,19 @@ def test_a_compiled_model():
         assert cache.stats()["decodes_because_of"] == []
     finally:
         model.forward = plain
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_attention_may_change_midway(name):
+    """Under sdpa no mask is known and padding is stored; the mask then hides stored tokens."""
+    model = make(name)
+    ids, mask = left_padded([30, 7])
+    following, longer = tokens(2, 1, 4), torch.cat([mask, torch.ones(2, 1, dtype=mask.dtype)], 1)
+    caches = stock(model), packed(model)
+    with pytest.warns(RuntimeWarning):
+        for cache, (first, second) in zip(caches, (("eager", "eager"), ("sdpa", "tersekv"))):
+            forward(model, first, cache, ids, mask)
+            result = forward(model, second, cache, following, longer)
+            reference = result if cache is caches[0] else reference
+    assert (result - reference).abs().max() < LOGITS
+    assert "a mask that hides tokens which the cache holds" in caches[1].stats()["decodes_because_of"]
