@@ -59,7 +59,9 @@ Context::Context(std::shared_ptr<const Model> model, const Sizes& sizes, std::un
       sizes_(sizes),
       history_(std::move(cache)),
       mode_(mode),
-      hook_(history_.cache(), model_->layers, mode, threads) {}
+      hook_(history_.cache(), model_->layers, mode, threads),
+      rotator_(model_->layers),
+      state_(&history_, IdentityOf(model_->info)) {}
 
 Context::~Context() {
   if (handle_ != nullptr) llama_free(handle_);
@@ -71,6 +73,7 @@ Result<std::unique_ptr<Context>> Context::Create(std::shared_ptr<const Model> mo
   TERSEKV_RETURN_IF_ERROR(ConfigureCache(model->info, settings.kv, settings.profile, BitsOfLayers(settings), &config));
   const Result<Sizes> sizes = PlanSizes(params.params, static_cast<int>(model->info.ctx_train), config, settings);
   if (!sizes) return sizes.error();
+  config.windows.clear();  // what a window has left behind is kept: programs go back there
   config.byte_budget = sizes->budget;
   config.max_workers = Threads(params.params);
   Result<std::unique_ptr<KvCache>> cache = KvCache::Create(config);
@@ -98,6 +101,7 @@ Status Context::Try() {
   llama_pos positions[] = {0, 1};
   batch.pos = positions;
   const BatchToken trial[] = {{0, {0}}, {1, {0}}};
+  hook_.SetNext(Rotator::Observe, &rotator_);
   const int rc = Decode(trial, [&] { return llama_decode(handle_, batch); });
   Clear(true);
   llama_perf_context_reset(handle_);
@@ -167,7 +171,7 @@ int Context::Decode(std::span<const BatchToken> batch, const std::function<int()
   const Status status = hook_.End(rc == 0);
   llama_memory_clear(memory_, false);
   if (rc == 0 && status.ok()) {
-    history_.Appended(tokens);
+    history_.Changed();
     return 0;
   }
   history_.GoBack(mark);

@@ -13,8 +13,10 @@
 #include "hosts/llama/model.h"
 #include "hosts/llama/preload/abi.h"
 #include "hosts/llama/preload/history.h"
+#include "hosts/llama/preload/rotator.h"
 #include "hosts/llama/preload/settings.h"
 #include "hosts/llama/preload/sizes.h"
+#include "hosts/llama/preload/state_codec.h"
 
 namespace tersekv::llama::preload {
 
@@ -37,7 +39,8 @@ class Context {
   llama_memory_t memory() const { return memory_; }
   const Sizes& sizes() const { return sizes_; }
   History& history() { return history_; }
-  bool can_shift() const { return false; }
+  StateCodec& state() { return state_; }
+  const Rotator& rotator() const { return rotator_; }
 
   // The return codes of llama_decode. run: the engine's own call, with the same tokens in the same order.
   int Decode(std::span<const BatchToken> batch, const std::function<int()>& run);
@@ -56,6 +59,8 @@ class Context {
   History history_;
   HostMode mode_;
   Hook hook_;
+  Rotator rotator_;
+  StateCodec state_;
   llama_context* handle_ = nullptr;
   llama_memory_t memory_ = nullptr;
   bool causal_ = true;

@@ -4,10 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "tersekv/cache.h"
@@ -25,9 +26,11 @@ class History {
   bool Remove(int32_t seq, int32_t begin, int32_t end);
   void Copy(int32_t from, int32_t to, int32_t begin, int32_t end);
   void Keep(int32_t seq);
+  // Adds delta to positions; tokens that come below 0 go. rotations: as KvCache::Shift.
+  void Shift(int32_t seq, int32_t begin, int32_t end, int32_t delta, std::span<const KeyRotation> rotations);
   void Clear();
-  int32_t First(int32_t seq) const;  // position, -1 when empty
-  int32_t Last(int32_t seq) const;
+  int32_t First(int32_t seq) const { return cache_->FirstPosition(seq); }  // position, -1 when empty
+  int32_t Last(int32_t seq) const { return cache_->LastPosition(seq); }
 
   // An operation that returns nothing has failed for this sequence: it must not be decoded before it is emptied.
   Status Usable(int32_t seq) const;
@@ -38,16 +41,17 @@ class History {
   Mark MarkOf(std::span<const StepToken> tokens) const;
   void GoBack(const Mark& mark);
 
-  // Called with the tokens of a batch once they are history.
-  void Appended(std::span<const StepToken> tokens);
+  // A number that grows with each change; from 1 on. Changed: by someone else.
+  uint64_t changes() const { return changes_; }
+  void Changed() { ++changes_; }
 
  private:
   bool RemoveOne(int32_t seq, int32_t begin, int32_t end);
   void Empty(int32_t seq);
 
   std::unique_ptr<KvCache> cache_;
-  std::map<int32_t, int32_t> first_;  // position of the first token, of sequences that hold some
   std::map<int32_t, Status> spoilt_;
+  uint64_t changes_ = 1;
 };
 
 }  // namespace tersekv::llama::preload

@@ -29,9 +29,11 @@ TERSEKV_INTERPOSED void llama_memory_seq_keep(llama_memory_t memory, llama_seq_i
 TERSEKV_INTERPOSED void llama_memory_seq_add(llama_memory_t memory, llama_seq_id seq, llama_pos begin, llama_pos end,
                                              llama_pos delta) {
   if (Context* ours = Ours(memory)) {
-    if (delta != 0)
-      ours->history().Spoil(seq, Unsupported("its positions were to be shifted, see llama_memory_can_shift"));
-    return;
+    if (delta == 0) return;
+    if (!ours->rotator().can_shift()) {
+      return ours->history().Spoil(seq, Unsupported("its positions were to be shifted, see llama_memory_can_shift"));
+    }
+    return ours->history().Shift(seq, begin, end, delta, ours->rotator().rotations());
   }
   TERSEKV_REAL(llama_memory_seq_add)(memory, seq, begin, end, delta);
 }
@@ -56,7 +58,7 @@ TERSEKV_INTERPOSED llama_pos llama_memory_seq_pos_max(llama_memory_t memory, lla
 }
 
 TERSEKV_INTERPOSED bool llama_memory_can_shift(llama_memory_t memory) {
-  if (const Context* ours = Ours(memory)) return ours->can_shift();
+  if (const Context* ours = Ours(memory)) return ours->rotator().can_shift();
   return TERSEKV_REAL(llama_memory_can_shift)(memory);
 }
 

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What llama_state_* gives and takes: packed sequences as session bytes (tersekv/session.h) with a frame around them.
+// Layouts: docs/serving.md, "Saved states".
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hosts/llama/preload/history.h"
+#include "tersekv/profile.h"
+
+namespace tersekv::llama::preload {
+
+class StateCodec {
+ public:
+  static constexpr int32_t kAll = -1;  // in place of a sequence: all of them
+
+  StateCodec(History* history, ModelIdentity model) : history_(history), model_(std::move(model)) {}
+
+  // The bytes of one sequence or of all. partial: llama.cpp asks for what a sliding window loses; nothing is lost here,
+  // so such a state is empty. Valid until the next call.
+  Result<std::string_view> Save(int32_t seq, bool partial);
+  // Into one sequence, or all of them; what is there is replaced. The target is empty after a failure, and only if
+  // something of it had to be removed first. Returns the bytes read.
+  Result<size_t> Load(std::string_view bytes, int32_t seq);
+
+  // A file: the program's tokens and a state. Written whole or not at all. Returns its bytes.
+  Result<size_t> SaveFile(const std::string& path, int32_t seq, std::span<const int32_t> tokens);
+  struct File {
+    std::vector<int32_t> tokens;
+    std::string state;
+    size_t bytes = 0;
+  };
+  static Result<File> ReadFile(const std::string& path);
+
+ private:
+  History* history_;
+  ModelIdentity model_;
+  std::string saved_;
+  int32_t saved_seq_ = 0;
+  uint64_t saved_at_ = 0;  // History::changes() then; 0: nothing is saved
+};
+
+}  // namespace tersekv::llama::preload

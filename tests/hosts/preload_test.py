@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Unmodified llama.cpp programs under libtersekv_preload.so: preload_test.py PRELOAD LLAMA_BIN [TEST...]."""
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import preload
+
+SO, LLAMA_BIN = sys.argv[1], sys.argv[2]
+del sys.argv[1:3]
+PERPLEXITY, BENCH, SERVER = (f"{LLAMA_BIN}/llama-{name}" for name in ("perplexity", "bench", "server"))
+preload.need(SO, PERPLEXITY, BENCH, SERVER)
+MODEL = str(preload.random_model())
+
+
+class Symbols(unittest.TestCase):
+    def test_object_needs_no_engine_and_shows_only_llama_functions(self):
+        listed = subprocess.run(["nm", "-D", SO], check=True, capture_output=True, text=True).stdout
+        for line in listed.splitlines():
+            kind, name = line.split()[-2:]
+            if kind == "U":
+                self.assertNotRegex(name, "^(llama|ggml|gguf)_")
+            elif kind.isupper():
+                self.assertRegex(name, "^llama_")
+
+
+class Perplexity(unittest.TestCase):
+    def perplexity(self, env, *arguments, model=MODEL):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as text:
+            text.write(preload.TEXT[:9000])
+            text.flush()
+            code, said = preload.run([PERPLEXITY, "-m", model, "-f", text.name, "-c", 512, "-b", 1024, "--chunks", 4,
+                                      "-t", 2, *arguments], env)
+        self.assertEqual(code, 0, said[-2000:])
+        return re.findall(r"\[\d+\](\d+\.\d+)", said), said
+
+    def test_f32_equals_stock_to_four_digits(self):
+        stock, _ = self.perplexity(preload.environment(), *preload.STOCK)
+        ours, said = self.perplexity(preload.environment(SO, "f32"))
+        self.assertIn("packed as f32", said)
+        self.assertEqual(len(stock), 4)
+        for a, b in zip(stock, ours):
+            self.assertAlmostEqual(float(a), float(b), delta=2e-4 * float(a))
+
+    def test_packed_is_near(self):
+        stock, _ = self.perplexity(preload.environment(), *preload.STOCK)
+        for kv, limit in (("k8v8", 0.01), ("k4v4", 0.15)):
+            ours, said = self.perplexity(preload.environment(SO, kv))
+            self.assertIn(f"packed as {kv}", said)
+            self.assertNotEqual(stock, ours)  # something was packed
+            for a, b in zip(stock, ours):
+                self.assertAlmostEqual(float(a), float(b), delta=limit * float(a))
+
+
+class Variables(unittest.TestCase):
+    def bench(self, env, *arguments):
+        return preload.run([BENCH, "-m", MODEL, "-p", 32, "-n", 4, "-t", 1, "-r", 1, *arguments], env)
+
+    def test_without_kv_nothing_is_touched(self):
+        code, said = self.bench(preload.environment(SO))
+        self.assertEqual(code, 0, said)
+        self.assertNotIn("tersekv:", said)
+
+    def test_bench_runs_packed(self):
+        code, said = self.bench(preload.environment(SO, "k4v4"))
+        self.assertEqual(code, 0, said)
+        self.assertIn("packed as k4v4 (4.25 bits", said)
+
+    def test_wrong_values_are_said_and_refused(self):
+        for variables, names in (
+                ({"kv": "k9v9"}, ["TERSEKV_KV=k9v9"]),
+                ({"kv": "k4v4", "CTX": "many"}, ["TERSEKV_CTX=many", "auto"]),
+                ({"kv": "k4v4", "CTX": "-5"}, ["TERSEKV_CTX=-5"]),
+                ({"kv": "k4v4", "KV_BYTES": "lots"}, ["TERSEKV_KV_BYTES=lots", "512M"]),
+                ({"kv": "k4v4", "KV_BYTES": "64K"}, ["TERSEKV_KV_BYTES is 65536", "tokens"]),
+                ({"kv": "k4v4", "STRICT": "yes"}, ["TERSEKV_STRICT=yes", "0 or 1"]),
+                ({"kv": "k4v4", "LOG": "9"}, ["TERSEKV_LOG=9"]),
+                ({"kv": "k4v4", "PREFILL": "raw"}, ["TERSEKV_PREFILL=raw", "decode"]),
+                ({"kv": "k4v4", "DETERMINISTIC": "x"}, ["TERSEKV_DETERMINISTIC=x"]),
+                ({"kv": "k4v4", "PROFILE": "/nowhere.tkvp"}, ["TERSEKV_PROFILE=/nowhere.tkvp"]),
+                ({"kv": "k4v4", "BITS": "4"}, ["TERSEKV_BITS=4", "TERSEKV_PROFILE"])):
+            with self.subTest(**variables):
+                code, said = self.bench(preload.environment(SO, **variables))
+                self.assertNotEqual(code, 0, said)
+                for name in names:
+                    self.assertIn(name, said)
+
+    def test_embeddings_pass_or_are_refused(self):
+        code, said = self.bench(preload.environment(SO, "k4v4"), "-embd", 1)
+        self.assertEqual(code, 0, said)
+        self.assertIn("not packed, llama.cpp's own cache is used: a context for embeddings", said)
+        code, said = self.bench(preload.environment(SO, "k4v4", STRICT=1), "-embd", 1)
+        self.assertNotEqual(code, 0, said)
+        self.assertIn("refused: a context for embeddings", said)
+
+    def test_a_program_without_llama_is_left_alone(self):
+        code, said = preload.run(["/bin/echo", "hello"], preload.environment(SO, "k4v4"))
+        self.assertEqual((code, said), (0, "hello\n"))
+
+
+class Memory(unittest.TestCase):
+    def slots(self, kv, *arguments, **variables):
+        with preload.Server(SERVER, MODEL, ["-b", 256, *arguments], preload.environment(SO, kv, **variables)) as s:
+            return [slot["n_ctx"] for slot in s.get("/slots")], s.said()
+
+    def test_auto_grows_the_context_by_what_packing_saves(self):
+        asked, _ = self.slots("k4v4", "-c", 1024, "-np", 1)
+        self.assertEqual(asked, [1024])
+        grown, said = self.slots("k4v4", "-c", 1024, "-np", 1, CTX="auto")
+        self.assertRegex(said, r"f16 would take 1048576 bytes for 1024 tokens")
+        self.assertGreater(grown[0], 2.5 * 1024, said[-1500:])
+        self.assertLess(grown[0], 16 / 4.25 * 1024)
+
+    def test_a_full_budget_is_an_error_of_the_request(self):
+        with preload.Server(SERVER, MODEL, ["-c", 512, "-np", 1, "-b", 256],
+                            preload.environment(SO, "k4v4")) as s:
+            self.assertEqual(s.complete("x" * 700)["error"]["code"], 400)
+            self.assertEqual(len(s.complete("x" * 300)["tokens"]), 24)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
