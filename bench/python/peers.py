@@ -52,8 +52,13 @@ def contestants(model):
         yield f"tersekv {spec}", "tersekv", lambda spec=spec: TerseCache.for_model(model, spec)
     try:
         from tiny_turboquant import TinyKVCache
+
+        class Tiny(TinyKVCache):
+            def update(self, key_states, value_states, layer_idx, *_, **__):  # 0.18.0 knows no further arguments
+                return super().update(key_states, value_states, layer_idx)
+
         for name in ("safe", "balanced", "compact", "aggressive"):
-            yield f"tiny-turboquant {name}", "sdpa", lambda name=name: TinyKVCache(compression=name)
+            yield f"tiny-turboquant {name}", "sdpa", lambda name=name: Tiny(compression=name)
     except ImportError as missing:
         print(f"left out: {missing}", file=sys.stderr)
     try:
