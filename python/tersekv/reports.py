@@ -48,7 +48,7 @@ class KVNormReport:
         return sum(self.ratios) / len(self.ratios)
 
     def save(self, path):
-        """The profile, for TerseCache(profile=path) and `tersekv run --profile` of the same model."""
+        """The profile, for TerseCache(profile=path). It names no model file, so `tersekv run --profile` refuses it."""
         self.profile.save(str(path))
 
     def __str__(self):
