@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "cli/json_envelope.h"
+#include "tersekv/cache.h"
 #include "tersekv/codec.h"
+#include "tersekv/cuda_api.h"
 #include "tersekv/version.h"
 
 namespace tersekv::cli {
@@ -37,6 +39,41 @@ constexpr Variable kVariables[] = {
 Check CodecCheck() {
   if (const Status status = SelfTestCodecs(); !status.ok()) return {"codecs", State::kFailed, status.message()};
   return {"codecs", State::kOk, fmt::format("self-test passed: {} codecs", ListCodecs().size())};
+}
+
+// Which CPU kernels attend --shape with --kv, and why; or why none does.
+Check AttentionCheck(const DoctorOptions& options) {
+  const std::string shape = fmt::format("{}/{} heads of {}", options.shape[0], options.shape[1], options.shape[2]);
+  const auto info = [&](const std::string& text) { return Check{"attention", State::kInfo, shape + ": " + text}; };
+  if (IsStock(options.kv)) return info(options.kv + " is llama.cpp's own attention");
+  const auto spec = ParseSpec(options.kv);
+  if (!spec) return info(spec.error().message());
+  CacheConfig config;
+  config.spec = *spec;
+  config.layers = {{options.shape[0], options.shape[1], options.shape[2], options.shape[2]}};
+  config.arithmetic = ArithmeticOf(options.engine.arithmetic);
+  const auto kernel = DescribeAttention(config);
+  return info(kernel ? fmt::format("{} with {} (llama.cpp's host attends on the CPU)", *kernel, options.kv)
+                     : kernel.error().message());
+}
+
+// Which CUDA kernel does, for engines that call tersekv/cuda_api.h.
+Check CudaCheck(const DoctorOptions& options) {
+  const auto info = [](const std::string& text) { return Check{"cuda", State::kInfo, text}; };
+  if (*tersekv_cuda_kernels() == '\0') {
+    return info("not in this build: -DTERSEKV_CUDA=ON (nvcc 13) builds the kernels of tersekv/cuda_api.h");
+  }
+  auto spec = ParseSpec(options.kv);
+  if (!spec) return info(fmt::format("no kernel for {}; this build has {}", options.kv, tersekv_cuda_kernels()));
+  spec->sink = spec->win = 0;  // the engine keeps raw tokens
+  const std::string packed = FormatSpec(*spec);
+  tersekv_cuda_format format = {};
+  char text[512];
+  if (tersekv_cuda_format_of(packed.c_str(), options.shape[2], &format) != TERSEKV_OK ||
+      tersekv_cuda_describe(&format, options.shape[0], options.shape[1], 1, text, sizeof text) != TERSEKV_OK) {
+    return info(fmt::format("no kernel for {}: {}", packed, tersekv_last_error()));
+  }
+  return info(fmt::format("{}: {}", packed, text));
 }
 
 // Opens the model with the self-test against a stock context and runs a few tokens.
@@ -75,6 +112,8 @@ std::vector<Check> RunChecks(const DoctorOptions& options) {
   }
   checks.push_back({"llama.cpp", State::kOk, llama::LlamaVersion()});
   checks.push_back(CodecCheck());
+  checks.push_back(AttentionCheck(options));
+  checks.push_back(CudaCheck(options));
   checks.push_back(HostCheck(options));
   for (const Variable& variable : kVariables) {
     const char* value = std::getenv(variable.name);
@@ -104,10 +143,16 @@ CLI::App* AddDoctor(CLI::App* app, DoctorOptions* options) {
       ->envname("TERSEKV_KV")
       ->type_name("SPEC")
       ->capture_default_str();
+  sub->add_option("--shape", options->shape, "Heads, KV heads and head_dim whose attention kernels are named")
+      ->type_name("H,KV,D")
+      ->delimiter(',')
+      ->expected(3)
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
   AddJsonOption(sub, &options->json);
   sub->footer(
       "Ends with a verdict; the exit code is 0 when everything that was tested works, 1 otherwise.\n\n"
-      "Example:\n  tersekv doctor -m model.gguf");
+      "Examples:\n  tersekv doctor -m model.gguf\n  tersekv doctor --kv k3v3 --shape 40,8,128");
   return sub;
 }
 

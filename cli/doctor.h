@@ -13,6 +13,7 @@ namespace tersekv::cli {
 struct DoctorOptions {
   EngineOptions engine;
   std::string kv = "k4v4";
+  std::vector<int> shape = {32, 8, 128};  // heads, KV heads, head_dim
   std::string json;
 };
 

@@ -206,6 +206,10 @@ KvSpec LayerSpec(const CacheConfig& config, size_t layer);
 // What a sequence of n tokens takes by the formula of docs/formats.md; a test holds Usage() to it.
 size_t FormulaBytes(const CacheConfig& config, int64_t tokens);
 
+// The CPU kernels that attend packed tokens of such a cache, and why, in words; the error of KvCache::Create when there
+// is none. For people; nothing should parse it.
+Result<std::string> DescribeAttention(const CacheConfig& config);
+
 // Whether this build can store `spec`; kUnsupported says what is missing and what to use instead.
 Status CheckSupported(const KvSpec& spec);
 
