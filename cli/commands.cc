@@ -20,6 +20,7 @@
 #include "cli/eval.h"
 #include "cli/inspect.h"
 #include "cli/options.h"
+#include "cli/preload.h"
 #include "cli/probe.h"
 #include "cli/run.h"
 #include "tersekv/version.h"
@@ -27,8 +28,8 @@
 namespace tersekv::cli {
 namespace {
 
-constexpr const char* kCommands[] = {"run",   "eval",   "calibrate", "probe", "inspect",
-                                     "bench", "codecs", "dump-kv",   "doctor"};
+constexpr const char* kCommands[] = {"run",    "eval",    "calibrate", "probe", "inspect", "bench",
+                                     "codecs", "dump-kv", "doctor",    "serve", "exec"};
 
 // One line that names what is wrong and where to look.
 int UsageError(std::string message, const std::string& help) {
@@ -75,6 +76,8 @@ int Main(int argc, const char* const* argv) {
   CodecsOptions codecs;
   DumpKvOptions dump_kv;
   DoctorOptions doctor;
+  ExecOptions exec;
+  ServeOptions serve;
   const CLI::App* run_command = AddRun(&app, &run);
   const CLI::App* eval_command = AddEval(&app, &eval);
   const CLI::App* calibrate_command = AddCalibrate(&app, &calibrate);
@@ -88,6 +91,8 @@ int Main(int argc, const char* const* argv) {
   const CLI::App* codecs_command = AddCodecs(&app, &codecs);
   const CLI::App* dump_kv_command = AddDumpKv(&app, &dump_kv);
   AddDoctor(&app, &doctor);
+  const CLI::App* serve_command = AddServe(&app, &serve);
+  const CLI::App* exec_command = AddExec(&app, &exec);
 
   const std::string first = argc > 1 ? argv[1] : "";
   if (first.empty()) return UsageError(fmt::format("no command: {}", fmt::join(kCommands, ", ")), "tersekv");
@@ -117,6 +122,8 @@ int Main(int argc, const char* const* argv) {
   if (bench_command->parsed()) return bench_attend_command->parsed() ? BenchAttend(bench_attend) : BenchE2e(bench_e2e);
   if (codecs_command->parsed()) return Codecs(codecs);
   if (dump_kv_command->parsed()) return DumpKv(dump_kv);
+  if (serve_command->parsed()) return Serve(serve);
+  if (exec_command->parsed()) return Exec(exec);
   return Doctor(doctor);
 }
 

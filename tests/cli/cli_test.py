@@ -54,7 +54,8 @@ class Case(unittest.TestCase):
 class WithoutModel(Case):
     def test_version_and_help(self):
         self.assertRegex(self.ok("--version").stdout, r"^tersekv \d+\.\d+\.\d+ \(.+\)\n$")
-        for command in ("run", "eval", "calibrate", "probe", "inspect", "bench", "codecs", "dump-kv", "doctor"):
+        for command in ("run", "eval", "calibrate", "probe", "inspect", "bench", "codecs", "dump-kv", "doctor", "serve",
+                        "exec"):
             self.assertIn(f"tersekv {command}", self.ok(command, "--help").stdout)
 
     def test_usage(self):

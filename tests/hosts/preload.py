@@ -56,9 +56,10 @@ def environment(preload=None, kv=None, **variables):
 
 
 def run(arguments, env, timeout=300):
-    done = subprocess.run([str(a) for a in arguments], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, errors="replace", timeout=timeout)
-    return done.returncode, done.stdout
+    """(exit code, stdout and then stderr: mixed as they come, lines of one cut those of the other)."""
+    done = subprocess.run([str(a) for a in arguments], env=env, capture_output=True, text=True, errors="replace",
+                          timeout=timeout)
+    return done.returncode, done.stdout + done.stderr
 
 
 def free_port():
@@ -105,11 +106,11 @@ class Server:
         return pathlib.Path(self.log.name).read_text(errors="replace")
 
     def get(self, path):
-        with urllib.request.urlopen(f"http" f"://127.0.0.1:{self.port}{path}", timeout=120) as r:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=120) as r:
             return json.loads(r.read())
 
     def post(self, path, body, raw=False):
-        request = urllib.request.Request(f"http" f"://127.0.0.1:{self.port}{path}", json.dumps(body).encode(),
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode(),
                                          {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=240) as r:

@@ -122,7 +122,7 @@ def answer_of(model, tokenizer, content, n):
 def test_an_openai_client_streams(server):
     openai = pytest.importorskip("openai")
     port, model, tokenizer = server
-    client = openai.OpenAI(base_url="http" + f"://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
+    client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0)
     assert [m.id for m in client.models.list()] == ["tiny"]
     messages = [{"role": "user", "content": words(15)}]
     options = dict(model="tiny", messages=messages, temperature=0, max_tokens=12)
@@ -149,7 +149,7 @@ def test_an_openai_client_streams(server):
 def test_requests_take_turns_and_health_answers(server):
     import httpx
     port, model, tokenizer = server
-    url = "http" + f"://127.0.0.1:{port}"
+    url = f"http://127.0.0.1:{port}"
     answers = {}
 
     def ask(i):

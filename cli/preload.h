@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tersekv exec` and `tersekv serve`: unmodified llama.cpp programs on packed KV, through libtersekv_preload.so.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tersekv/status.h"
+
+namespace tersekv::cli {
+
+// Becomes TERSEKV_* variables of the program.
+struct PreloadOptions {
+  std::string kv = "k4v4", profile, kv_bytes, ctx;
+  double bits = 0;
+  bool strict = false;
+};
+
+struct ExecOptions {
+  PreloadOptions preload;
+  std::vector<std::string> command;
+};
+
+struct ServeOptions {
+  PreloadOptions preload;
+  std::string model, server = "llama-server", host = "127.0.0.1";
+  int port = 8080, slots = 1;
+  int64_t context = 0;            // tokens, of all slots; 0: llama-server's choice
+  std::vector<std::string> more;  // of llama-server
+};
+
+CLI::App* AddExec(CLI::App* app, ExecOptions* options);
+int Exec(const ExecOptions& options);  // returns only on failure
+CLI::App* AddServe(CLI::App* app, ServeOptions* options);
+int Serve(const ServeOptions& options);  // the server's exit code, 128 + its signal
+
+// Whether the options can work and the object is there.
+Status CheckPreload(const PreloadOptions& options);
+// A program by name or path as the shell finds it. kNotFound; kUnsupported: static, or not a program of this machine.
+Result<std::string> FindDynamicProgram(const std::string& name);
+// libtersekv_preload.so beside this program: of a build or an installation.
+Result<std::string> FindPreloadObject();
+
+}  // namespace tersekv::cli
