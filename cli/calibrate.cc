@@ -113,9 +113,7 @@ Status RunCommand(const CalibrateOptions& options) {
 std::string Key(const CalibrateOptions& options, std::string_view text) {
   const std::string all = fmt::format("{} {} {} {} {} {} {}", options.tokens, options.bits, options.protect_first,
                                       options.protect_last, options.kl_contexts, options.kl_context, text);
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : all) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return fmt::format("{:016x}", hash);
+  return HashOf(all);
 }
 
 void Describe(const CalibrateOptions& options, Profile* profile) {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -15,9 +14,6 @@ namespace tersekv::cli {
 namespace {
 
 constexpr int kVersion = 1;
-
-// Equal for equal bytes in every run of one program: the program's commit is part of the identity.
-std::string HashOf(std::string_view bytes) { return fmt::format("{:016x}", std::hash<std::string_view>{}(bytes)); }
 
 std::string ProfileHash(const Candidate& candidate) {
   if (!candidate.choice.profile) return "";

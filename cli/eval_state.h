@@ -16,7 +16,7 @@ Json EvalIdentity(const EvalPlan& plan, const std::vector<Candidate>& candidates
 // Writes the scores of `done` contexts; the old file stays whole until the new one is.
 Status SaveEvalState(const std::string& path, const Json& identity, int done, const std::vector<Candidate>& candidates);
 
-// Contexts that are done, their scores put into the candidates; 0 when there is no file. kFailedPrecondition names the
+// Contexts that are done, their scores put into the candidates; 0 when there is no file. kInvalidArgument names the
 // part that differs from `identity`, kDataLoss a file that is none of ours; the file is left as it is.
 Result<int> LoadEvalState(const std::string& path, const Json& identity, const EvalPlan& plan,
                           std::vector<Candidate>* candidates);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -75,6 +76,12 @@ Status CheckWritable(const std::string& path) {
     return InvalidArgument(fmt::format("'{}' cannot be written: {}; choose another path", path, std::strerror(errno)));
   }
   return {};
+}
+
+std::string HashOf(std::string_view bytes) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return fmt::format("{:016x}", hash);
 }
 
 Status WriteText(const std::string& path, std::string_view text) {

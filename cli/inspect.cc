@@ -105,9 +105,9 @@ Status InspectSession(const InspectOptions& options) {
 }
 
 bool IsSession(const std::string& path) {
-  char first[8] = {};
+  char first[kSessionMagic.size()] = {};
   std::ifstream file(path, std::ios::binary);
-  return file.read(first, sizeof first) && std::string_view(first, sizeof first) == "TERSEKV\n";
+  return file.read(first, sizeof first) && std::string_view(first, sizeof first) == kSessionMagic;
 }
 
 Status RunInspect(const InspectOptions& options) {

@@ -59,6 +59,9 @@ Status CheckWritable(const std::string& path);
 // A whole file or, on an error, nothing of it; "-" is standard output.
 Status WriteText(const std::string& path, std::string_view text);
 
+// 16 hexadecimal digits (FNV-1a) that tell contents apart: for names of files and keys, no checksum.
+std::string HashOf(std::string_view bytes);
+
 bool Blank(std::string_view text);  // empty or white space only
 std::string Trim(std::string_view text);
 

@@ -58,6 +58,19 @@ Status SetVariables(const PreloadOptions& options) {
   return {};
 }
 
+void AddPreloadOptions(CLI::App* app, PreloadOptions* options) {
+  app->add_option("--kv", options->kv, "How the history is stored: a spec string, see `tersekv codecs`")
+      ->envname("TERSEKV_KV")
+      ->capture_default_str();
+  app->add_option("--profile", options->profile, "Profile of the model, made by `tersekv calibrate`");
+  app->add_option("--bits", options->bits, "Average bits, laid out over the layers as the profile says");
+  app->add_option("--kv-bytes", options->kv_bytes,
+                  "Bytes of the history (512M); default: what f16 takes for the context");
+  app->add_option("--kv-ctx", options->ctx,
+                  "Tokens of the context whatever the program asks for, or auto: what the bytes hold");
+  app->add_flag("--strict", options->strict, "Refuse what cannot be packed instead of leaving it to llama.cpp");
+}
+
 }  // namespace
 
 Result<std::string> FindPreloadObject() {
@@ -99,30 +112,13 @@ Result<std::string> FindDynamicProgram(const std::string& name) {
   return NotFound(fmt::format("{} is not in PATH and no program: give its path", name));
 }
 
-namespace {
-
-void AddPreloadOptions(CLI::App* app, PreloadOptions* options) {
-  app->add_option("--kv", options->kv, "How the history is stored: a spec string, see `tersekv codecs`")
-      ->envname("TERSEKV_KV")
-      ->capture_default_str();
-  app->add_option("--profile", options->profile, "Profile of the model, made by `tersekv calibrate`");
-  app->add_option("--bits", options->bits, "Average bits, laid out over the layers as the profile says");
-  app->add_option("--kv-bytes", options->kv_bytes,
-                  "Bytes of the history (512M); default: what f16 takes for the context");
-  app->add_option("--kv-ctx", options->ctx,
-                  "Tokens of the context whatever the program asks for, or auto: what the bytes hold");
-  app->add_flag("--strict", options->strict, "Refuse what cannot be packed instead of leaving it to llama.cpp");
-}
-
-}  // namespace
-
 CLI::App* AddExec(CLI::App* app, ExecOptions* options) {
   CLI::App* exec = app->add_subcommand("exec", "Run an unmodified llama.cpp program on packed KV");
   AddPreloadOptions(exec, &options->preload);
   exec->add_option("command", options->command, "The program and its arguments, after --")->required();
   exec->footer(
-      "The start-up lines on stderr say what was packed, or why not.\n\nExample:\n  tersekv exec --kv k4v4 -- "
-      "llama-bench -m model.gguf -p 512 -n 64");
+      "The start-up lines on stderr say what was packed, or why not.\n\n"
+      "Example:\n  tersekv exec --kv k4v4 -- llama-bench -m model.gguf -p 512 -n 64");
   return exec;
 }
 
@@ -153,9 +149,9 @@ CLI::App* AddServe(CLI::App* app, ServeOptions* options) {
   serve->add_option("arguments", options->more, "More arguments of llama-server, after --");
   serve->footer(
       "llama-server itself, found in PATH or by --server, with libtersekv_preload.so in front of it: its endpoints, "
-      "its web\n"
-      "page, its exit code. Signals are passed on.\n\nExample:\n  tersekv serve -m model.gguf --kv k4v4 --slots 4 -- "
-      "-c 32768");
+      "its\n"
+      "web page, its exit code. Signals are passed on.\n\n"
+      "Example:\n  tersekv serve -m model.gguf --kv k4v4 --slots 4 --ctx 32768 -- -t 8");
   return serve;
 }
 

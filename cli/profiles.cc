@@ -110,7 +110,7 @@ Result<KvChoice> ChooseKv(const std::string& kv, double bits, const std::shared_
   if (!profile) return NoProfile(fmt::format("--bits {}", bits));
   const auto entry = FindBudget(*profile, bits);
   if (!entry) return entry.error();
-  for (size_t l = 0; l < entry->k_bits.size(); ++l) choice.layer_bits.push_back({entry->k_bits[l], entry->v_bits[l]});
+  choice.layer_bits = LayerBitsOf(*entry);
   choice.name = fmt::format("bits={}", bits);
   return choice;
 }

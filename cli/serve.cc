@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <sys/prctl.h>
@@ -11,6 +10,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 
 #include "cli/options.h"
 #include "cli/preload.h"
@@ -72,13 +72,12 @@ int Serve(const ServeOptions& options) {
   if (Status status = CheckPreload(options.preload); !status.ok()) return Fail(status);
   ExecOptions exec{options.preload, {*program}};
   // A batch is also what llama.cpp's own staging cache holds.
-  for (const std::string& a :
-       {std::string("-m"), options.model, std::string("--host"), options.host, std::string("--port"),
-        fmt::format("{}", options.port), std::string("-np"), fmt::format("{}", options.slots), std::string("-kvu"),
-        std::string("-b"), std::string("512"), std::string("-ub"), std::string("512")}) {
-    exec.command.push_back(a);
-  }
-  if (options.context > 0) exec.command.insert(exec.command.end(), {"-c", fmt::format("{}", options.context)});
+  const auto add = [&exec](std::initializer_list<std::string> words) {
+    exec.command.insert(exec.command.end(), words);
+  };
+  add({"-m", options.model, "--host", options.host, "--port", std::to_string(options.port)});
+  add({"-np", std::to_string(options.slots), "-kvu", "-b", "512", "-ub", "512"});
+  if (options.context > 0) add({"-c", std::to_string(options.context)});
   exec.command.insert(exec.command.end(), options.more.begin(), options.more.end());
   // Signals wait until both sides know what to do with them.
   sigset_t passed_on, before;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "src/base/check.h"
+#include "src/cache/sequence.h"
 
 namespace tersekv::llama {
 
@@ -11,9 +12,7 @@ void DraftRows::Start(const CacheConfig& config, std::span<const StepToken> toke
   tokens_.assign(tokens.begin(), tokens.end());
   sides_.resize(2 * config.layers.size());
   for (size_t i = 0; i < sides_.size(); ++i) {
-    const LayerShape& shape = config.layers[i / 2];
-    sides_[i].width =
-        static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(i % 2 == 0 ? shape.head_dim_k : shape.head_dim_v);
+    sides_[i].width = RowWidth(config.layers[i / 2], i % 2 == 0 ? Kv::kK : Kv::kV);
     sides_[i].rows.assign(sides_[i].width * tokens_.size(), 0.0f);
   }
 }

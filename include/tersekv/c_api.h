@@ -82,7 +82,8 @@ typedef struct tersekv_cache_config {
   int32_t max_workers;
   uint64_t byte_budget; /* 0 = none */
   int32_t arithmetic;   /* of packed tokens, tersekv_arithmetic */
-  /* Newer fields; a caller whose struct ends before them gets 0. */
+  /* Newer fields; a caller whose struct_size ends right before them (44, without the 4 bytes of padding that sizeof
+     counted) gets 0. */
   int32_t rollback;       /* newest tokens that can be taken back without a trace */
   const int32_t* windows; /* [n_layers] sliding windows, 0 = all; or NULL: none */
 } tersekv_cache_config;

@@ -18,7 +18,8 @@ namespace tersekv {
 
 class PrefixCache {
  public:
-  // cache outlives it. Ids from first_id on are its own sequences; it keeps at most `most` starts.
+  // cache outlives it. Ids from first_id on are its own sequences, which nobody else may remove (KvCache::Keep would:
+  // it then goes on counting on starts that are empty); it keeps at most `most` starts.
   explicit PrefixCache(KvCache* cache, size_t most = 16, int32_t first_id = 1 << 30);
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;

@@ -108,5 +108,6 @@ Result<BudgetEntry> FindBudget(const Profile& profile, double bits);
 
 // `base` (a kNvN) with the bits of each layer, in layer order.
 std::vector<KvSpec> LayerSpecs(const KvSpec& base, const BudgetEntry& entry);
+std::vector<LayerBits> LayerBitsOf(const BudgetEntry& entry);  // as CacheConfig::layer_bits
 
 }  // namespace tersekv

@@ -16,6 +16,8 @@
 
 namespace tersekv {
 
+inline constexpr std::string_view kSessionMagic = "TERSEKV\n";  // what a session file begins with
+
 // A file, or bytes, that were checked whole. Copies share what they hold.
 struct SavedSession {
   int version = 0;
@@ -48,7 +50,7 @@ Status SaveSession(const std::string& path, const KvCache& cache, int32_t seq, s
 Result<SavedSession> OpenSession(const std::string& path);
 
 // Puts it into the empty sequence `seq`. kInvalidArgument: another model, spec, widths or profile, both named. On
-// failure nothing has changed.
+// failure nothing has changed. Not looked at: CacheConfig::first_layer, which must be the same.
 Status RestoreSession(const SavedSession& session, const ModelIdentity& model, KvCache* cache, int32_t seq);
 
 }  // namespace tersekv

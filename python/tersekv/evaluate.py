@@ -30,8 +30,6 @@ class Progress:
               file=sys.stderr, flush=True)
 
 
-
-
 @torch.no_grad()
 def evaluate(model, input_ids, specs, context=512, stride=None, windows=None, prefill="decode", quiet=False):
     """Sliding-window perplexity and forward KL against an exact cache -> [row by spec].

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <memory>
 
+#include "src/cache/sequence.h"
+
 namespace tersekv {
 
 size_t F16Bytes(const std::vector<LayerShape>& layers, int64_t tokens) {
   size_t values = 0;
   for (const LayerShape& s : layers) {
-    values += static_cast<size_t>(s.kv_heads) * static_cast<size_t>(s.head_dim_k + s.head_dim_v);
+    values += RowWidth(s, Kv::kK) + RowWidth(s, Kv::kV);
   }
   return 2 * values * static_cast<size_t>(tokens);
 }

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// DescribeAttention: the choice that src/cpu/tile_work-inl.h makes, in words.
+// DescribeAttention: the choice that TileWork makes (src/cpu/tile_work-inl.h: Integers, Fast), in words.
 #include <fmt/format.h>
 
 #include <string>
 
 #include "src/codec/list.h"
+#include "src/cpu/attend.h"
 #include "tersekv/cache.h"
 #include "tersekv/codec.h"
 
 namespace tersekv {
 namespace {
-
-constexpr float kFastBits = 4;
 
 std::string Side(const char* name, const SideSpec& side, const CacheConfig& config) {
   const FamilyRow& row = RowOf(side.family);

@@ -7,7 +7,6 @@
 namespace tersekv {
 
 inline constexpr int kMaxHeadDim = 1024;
-inline constexpr int kMaxRollback = 65536;
 inline constexpr int kMinPackedHeadDim = 32;
 inline constexpr int kPackedHeadDimStep = 16;
 

@@ -56,6 +56,7 @@ struct SequenceLayer {
 constexpr bool IsRemoved(int32_t stored) { return stored < 0; }
 constexpr int32_t PositionOf(int32_t stored) { return stored < 0 ? ~stored : stored; }
 
+inline constexpr int kMaxRollback = 65536;     // of CacheConfig; a state may come from a cache that kept more rows
 inline constexpr size_t kPositionBlock = 512;  // tables grow by this many tokens
 inline constexpr size_t kPositionSlack = 128;  // vectors may read this far past the last position
 inline constexpr size_t kPageBlock = 8;        // and by this many pages a layer

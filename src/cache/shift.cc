@@ -107,7 +107,6 @@ bool History::TurnKeys(int layer, int head, int64_t begin, int64_t end, const fl
     if (side.raw()) continue;
     const size_t n = static_cast<size_t>(to - from);
     if (side.page_mean) {
-      codec.page_mean = nullptr;
       MeasurePageMean(codec, scratch->rows.data(), n, unit + side.mean_offset);
       ReadPageMean(side, unit, scratch->page_mean.data());
       codec.page_mean = scratch->page_mean.data();

@@ -14,7 +14,6 @@ namespace tersekv {
 namespace {
 
 constexpr Kv kSides[] = {Kv::kK, Kv::kV};
-constexpr int64_t kMostRollback = 65536;  // a cache may have kept more rows than this one does
 
 std::span<const uint8_t> Bytes(const AlignedArray<uint16_t>& rows, size_t values) {
   return {reinterpret_cast<const uint8_t*>(rows.get()), values * sizeof(uint16_t)};
@@ -102,7 +101,7 @@ Status History::CheckState(const SequenceState& state) const {
   const int64_t most = RingCapacity(false, int64_t{1} << 40), raw = config_.spec.raw() ? 0 : length;
   if (state.packed_end < 0 || state.packed_end > length || (config_.spec.raw() && state.packed_end != length) ||
       state.raw_begin < 0 || state.raw_begin > std::max(state.packed_end, sink) || state.ring_capacity < 0 ||
-      state.ring_capacity > most + kMostRollback || raw - std::max(state.packed_end, sink) > state.ring_capacity) {
+      state.ring_capacity > most + kMaxRollback || raw - std::max(state.packed_end, sink) > state.ring_capacity) {
     return Wrong(fmt::format("of {} places {} are packed, rows of {} are kept from {} on", length, state.packed_end,
                              state.ring_capacity, state.raw_begin));
   }

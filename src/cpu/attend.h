@@ -12,6 +12,7 @@
 
 namespace tersekv {
 
+inline constexpr int kFastBits = 4;   // of Arithmetic::kFast: wider codes are worth 16 bits
 inline constexpr int kMaxBlocks = 8;  // pages, or blocks of raw tokens, of a chunk
 // Distance of rows of scores and words. Not a power of two, because such rows would fall on the same cache sets.
 inline constexpr size_t kRowStride = kChunkTokens + 16;

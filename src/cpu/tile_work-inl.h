@@ -124,7 +124,6 @@ class TileWork {
  private:
   static constexpr int64_t kRawBlock = 64;
   static constexpr float kHuge = 1e30f;  // queries beyond are no queries
-  static constexpr int kFastBits = 4;    // wider codes are worth 16 bits
   static constexpr int kDirectRows = 8;  // up to here codes are decoded again for every four rows
 
   static const float* PartOf(const std::vector<float>& all, size_t at) {

@@ -208,6 +208,12 @@ Result<BudgetEntry> FindBudget(const Profile& profile, double bits) {
                   profile.model_name, bits, there.empty() ? "none" : fmt::format("{}", fmt::join(there, ", ")), bits));
 }
 
+std::vector<LayerBits> LayerBitsOf(const BudgetEntry& entry) {
+  std::vector<LayerBits> bits;
+  for (size_t l = 0; l < entry.k_bits.size(); ++l) bits.push_back({entry.k_bits[l], entry.v_bits[l]});
+  return bits;
+}
+
 std::vector<KvSpec> LayerSpecs(const KvSpec& base, const BudgetEntry& entry) {
   std::vector<KvSpec> specs(entry.k_bits.size(), base);
   for (size_t l = 0; l < specs.size(); ++l) {

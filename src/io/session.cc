@@ -125,7 +125,7 @@ Result<std::string> SerializeSession(const KvCache& cache, int32_t seq, std::spa
   }
   const Result<std::string> json = FormatSessionHeader(header);
   if (!json) return json.error();
-  std::string out(kSessionMagic, 8);
+  std::string out(kSessionMagic);
   const uint64_t numbers[2] = {kSessionVersion, json->size()};
   out.append(reinterpret_cast<const char*>(numbers), sizeof numbers);
   size_t pages = 0;
@@ -153,9 +153,9 @@ Result<SavedSession> ParseSession(std::string_view bytes, const std::string& nam
   };
   constexpr size_t kFixed = 24;
   if (bytes.size() < kFixed) return damaged(fmt::format("has {} bytes", bytes.size()));
-  if (bytes.substr(0, 8) != std::string_view(kSessionMagic, 8)) {
+  if (!bytes.starts_with(kSessionMagic)) {
     return DataLoss(
-        fmt::format("'{}' is no session file: it does not begin with {}", name, std::string_view(kSessionMagic, 7)));
+        fmt::format("'{}' is no session file: it does not begin with {}", name, kSessionMagic.substr(0, 7)));
   }
   uint64_t numbers[2];
   std::memcpy(numbers, bytes.data() + 8, sizeof numbers);

@@ -13,7 +13,6 @@
 
 namespace tersekv {
 
-inline constexpr char kSessionMagic[] = "TERSEKV\n";
 inline constexpr uint64_t kSessionVersion = 1;
 
 struct SessionHeader {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tersekv/cache.h"
+#include "tests/cache/specs.h"
 #include "tests/reference/checker.h"
 #include "tests/reference/rows.h"
 #include "tests/reference/step_driver.h"
@@ -21,20 +22,6 @@ using reference::StepResult;
 using reference::Token;
 
 constexpr double kTolerance = 2e-5;
-const std::vector<LayerShape> kTwoLayers = {{2, 1, 32, 32}, {4, 2, 32, 64}};
-
-const char* const kSpecs[] = {"k4v4",
-                              "k4v4+sink=7+win=33",
-                              "k3v5+sink=0+win=0",
-                              "k4v4+mean=off+scale=off+sink=2+win=50",
-                              "k2v2+page=128+win=200",
-                              "k4v4+mean=page+win=40",
-                              "q8_0+mean=page+sink=3+win=20",
-                              "q4_0+rot=h1+mean=stats+scale=on",
-                              "kivi-k4v4+page=64+win=30+sink=2",
-                              "k3tv3t",
-                              "f16"};
-
 class Sequences : public ::testing::TestWithParam<const char*> {};
 
 // A 300-token sequence cut to every length, then grown past the end of the statistics again.

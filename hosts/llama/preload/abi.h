@@ -13,6 +13,7 @@ struct WideContextParams {
   llama_context_params params;
   char rest[512];
 };
+using InitFromWide = llama_context* (*)(llama_model*, WideContextParams);
 struct WideModelParams {
   llama_model_params params;
   char rest[512];

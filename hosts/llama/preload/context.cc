@@ -19,8 +19,6 @@ namespace {
 
 constexpr int kFull = 1, kInvalid = -1, kFailed = -3;  // of llama_decode
 
-using InitFromWide = llama_context* (*)(llama_model*, WideContextParams);
-
 // The program's parameters for a context that is only a staging area.
 WideContextParams StagingParams(const WideContextParams& given, const Sizes& sizes, Hook* hook) {
   WideContextParams wide = given;
@@ -38,12 +36,10 @@ WideContextParams StagingParams(const WideContextParams& given, const Sizes& siz
 }
 
 std::vector<LayerBits> BitsOfLayers(const Settings& settings) {
-  std::vector<LayerBits> bits;
-  if (settings.bits == 0) return bits;
+  if (settings.bits == 0) return {};
   const Result<BudgetEntry> entry = FindBudget(*settings.profile, settings.bits);
   TERSEKV_CHECK(entry.has_value());  // ParseSettings has looked
-  for (size_t l = 0; l < entry->k_bits.size(); ++l) bits.push_back({entry->k_bits[l], entry->v_bits[l]});
-  return bits;
+  return LayerBitsOf(*entry);
 }
 
 int Threads(const llama_context_params& params) {

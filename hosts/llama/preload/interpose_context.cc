@@ -11,7 +11,6 @@
 namespace tersekv::llama::preload {
 namespace {
 
-using InitFromWide = llama_context* (*)(llama_model*, WideContextParams);
 using LoadWide = llama_model* (*)(const char*, WideModelParams);
 
 Decision Decide(llama_model* model, const WideContextParams& params, std::shared_ptr<const Model>* described) {

@@ -26,9 +26,10 @@ class TerseCache(DynamicCache):
     need it. protect_first, protect_last, protected_layers (negative: from the end): cached layers that stay raw.
     prefill: "raw" (a prompt attends its own raw keys and values, as stock caches do) or "decode" (every token sees what
     decoding at its place would see: slower, independent of how a prompt is cut).
-    arithmetic: "int16" (default), "exact" or "fast", as docs/numerics.md has it. byte_budget: limit of all bytes that
-    are taken from the system (0: none); what does not fit raises MemoryError and changes nothing.
-    device: "cpu". One cache is for one thread.
+    arithmetic: "int16" (default), "exact" or "fast", as docs/numerics.md has it. byte_budget: limit of the
+    bytes of history (0: none), scratch not counted; what does not fit raises MemoryError, and a forward pass that fails
+    in the middle leaves layers of different lengths: reset() before going on.
+    device: "cpu". A cache and all its copies are for one thread: they share pages and scratch.
 
     The model's attention must be 'tersekv' (patch_model(model), or attn_implementation="tersekv"): it computes from packed
     pages. With any other one the cache still answers rightly by decoding its history each step, and warns once.
