@@ -2,8 +2,9 @@
  *
  * C ABI of TerseKV. Opaque handles; arrays are base pointer + byte strides; every function that can fail returns a
  * status and leaves a message for the calling thread (tersekv_last_error). Structs carry their size, so that a newer
- * library reads an older caller. append and attend allocate nothing. Functions of one cache are for one thread, but for
- * write_rows and attend, which take a worker number and may run at once.
+ * library reads an older caller; none ends in padding, which a newer field would take. append and attend allocate
+ * nothing. Functions of one cache are for one thread, but for write_rows and attend, which take a worker number and may
+ * run at once.
  */
 #ifndef TERSEKV_C_API_H_
 #define TERSEKV_C_API_H_
@@ -30,7 +31,7 @@ typedef enum tersekv_status {
   TERSEKV_OUT_OF_BUDGET = 3,
   TERSEKV_UNSUPPORTED = 4,
   TERSEKV_DATA_LOSS = 5,
-  TERSEKV_INTERNAL = 6
+  TERSEKV_INTERNAL = 6 /* also: out of memory, or a count that no memory holds; nothing is thrown into the caller */
 } tersekv_status;
 
 typedef enum tersekv_side { TERSEKV_K = 0, TERSEKV_V = 1 } tersekv_side;
@@ -82,8 +83,8 @@ typedef struct tersekv_cache_config {
   int32_t max_workers;
   uint64_t byte_budget; /* 0 = none */
   int32_t arithmetic;   /* of packed tokens, tersekv_arithmetic */
-  /* Newer fields; a caller whose struct_size ends right before them (44, without the 4 bytes of padding that sizeof
-     counted) gets 0. */
+  /* Newer fields. A caller from before them has a struct_size of 48 (on 64-bit machines): the 4 bytes of padding that
+     `rollback` now takes are not read, and it gets 0 and NULL. */
   int32_t rollback;       /* newest tokens that can be taken back without a trace */
   const int32_t* windows; /* [n_layers] sliding windows, 0 = all; or NULL: none */
 } tersekv_cache_config;

@@ -14,6 +14,7 @@ namespace {
 using tersekv::InvalidArgument;
 using tersekv::Status;
 using tersekv::c::CheckSize;
+using tersekv::c::Guard;
 using tersekv::c::Null;
 using tersekv::c::Report;
 namespace cuda = tersekv::cuda;
@@ -120,60 +121,75 @@ void* Stream(uint64_t stream) { return reinterpret_cast<void*>(static_cast<uintp
 extern "C" {
 
 size_t tersekv_cuda_page_bytes(const tersekv_cuda_format* format, int32_t kv_heads) {
-  if (CheckFormat(format) != TERSEKV_OK || kv_heads <= 0) return 0;
-  const cuda::Pool pool = PoolOf(*format, kv_heads);
-  return cuda::CheckFormat(pool).ok() ? pool.page_bytes() : 0;
+  const auto bytes = [&]() -> size_t {
+    if (CheckFormat(format) != TERSEKV_OK || kv_heads <= 0) return 0;
+    const cuda::Pool pool = PoolOf(*format, kv_heads);
+    return cuda::CheckFormat(pool).ok() ? pool.page_bytes() : 0;
+  };
+  return Guard(bytes, size_t{0});
 }
 
 tersekv_status tersekv_cuda_append(const tersekv_cuda_tokens* tokens, uint64_t stream) {
-  cuda::AppendParams p;
-  if (auto s = ToTokens(tokens, &p); s != TERSEKV_OK) return s;
-  p.k_norm = static_cast<tersekv::NormMode>(tokens->pool->format->k_norm);
-  p.v_norm = static_cast<tersekv::NormMode>(tokens->pool->format->v_norm);
-  p.not_finite = tokens->not_finite;
-  return Report(cuda::Append(p, Stream(stream)));
+  return Guard([&] {
+    cuda::AppendParams p;
+    if (auto s = ToTokens(tokens, &p); s != TERSEKV_OK) return s;
+    p.k_norm = static_cast<tersekv::NormMode>(tokens->pool->format->k_norm);
+    p.v_norm = static_cast<tersekv::NormMode>(tokens->pool->format->v_norm);
+    p.not_finite = tokens->not_finite;
+    return Report(cuda::Append(p, Stream(stream)));
+  });
 }
 
 tersekv_status tersekv_cuda_decompress(const tersekv_cuda_tokens* tokens, uint64_t stream) {
-  cuda::DecompressParams p;
-  if (auto s = ToTokens(tokens, &p); s != TERSEKV_OK) return s;
-  return Report(cuda::Decompress(p, Stream(stream)));
+  return Guard([&] {
+    cuda::DecompressParams p;
+    if (auto s = ToTokens(tokens, &p); s != TERSEKV_OK) return s;
+    return Report(cuda::Decompress(p, Stream(stream)));
+  });
 }
 
 tersekv_status tersekv_cuda_workspace_bytes(const tersekv_cuda_attention* attention, size_t* out) {
-  if (out == nullptr) return Null("out");
-  cuda::AttendParams p;
-  if (auto s = ToAttention(attention, &p); s != TERSEKV_OK) return s;
-  return Report(cuda::WorkspaceBytes(p, out));
+  return Guard([&] {
+    if (out == nullptr) return Null("out");
+    cuda::AttendParams p;
+    if (auto s = ToAttention(attention, &p); s != TERSEKV_OK) return s;
+    return Report(cuda::WorkspaceBytes(p, out));
+  });
 }
 
 tersekv_status tersekv_cuda_plan(const tersekv_cuda_attention* attention, uint64_t stream) {
-  cuda::AttendParams p;
-  if (auto s = ToAttention(attention, &p); s != TERSEKV_OK) return s;
-  return Report(cuda::PlanAttend(p, Stream(stream)));
+  return Guard([&] {
+    cuda::AttendParams p;
+    if (auto s = ToAttention(attention, &p); s != TERSEKV_OK) return s;
+    return Report(cuda::PlanAttend(p, Stream(stream)));
+  });
 }
 
 tersekv_status tersekv_cuda_attend(const tersekv_cuda_attention* attention, uint64_t stream) {
-  cuda::AttendParams p;
-  if (auto s = ToAttention(attention, &p); s != TERSEKV_OK) return s;
-  return Report(cuda::Attend(p, Stream(stream)));
+  return Guard([&] {
+    cuda::AttendParams p;
+    if (auto s = ToAttention(attention, &p); s != TERSEKV_OK) return s;
+    return Report(cuda::Attend(p, Stream(stream)));
+  });
 }
 
 tersekv_status tersekv_cuda_describe(const tersekv_cuda_format* format, int32_t heads, int32_t kv_heads, int32_t q_len,
                                      char* out, size_t size) {
-  if (auto s = CheckFormat(format); s != TERSEKV_OK) return s;
-  if (out == nullptr || size == 0) return Null("out");
-  cuda::AttendParams p;
-  p.pool = PoolOf(*format, kv_heads);
-  p.batch = 1;
-  p.heads = heads;
-  p.q_len = q_len;
-  std::string text;
-  if (const Status status = cuda::Describe(p, &text); !status.ok()) return Report(status);
-  const size_t n = std::min(text.size(), size - 1);
-  std::memcpy(out, text.data(), n);
-  out[n] = '\0';
-  return TERSEKV_OK;
+  return Guard([&] {
+    if (auto s = CheckFormat(format); s != TERSEKV_OK) return s;
+    if (out == nullptr || size == 0) return Null("out");
+    cuda::AttendParams p;
+    p.pool = PoolOf(*format, kv_heads);
+    p.batch = 1;
+    p.heads = heads;
+    p.q_len = q_len;
+    std::string text;
+    if (const Status status = cuda::Describe(p, &text); !status.ok()) return Report(status);
+    const size_t n = std::min(text.size(), size - 1);
+    std::memcpy(out, text.data(), n);
+    out[n] = '\0';
+    return TERSEKV_OK;
+  });
 }
 
 const char* tersekv_cuda_kernels(void) { return cuda::KernelList(); }

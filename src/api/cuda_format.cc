@@ -13,6 +13,9 @@ using tersekv::Family;
 using tersekv::KvSpec;
 using tersekv::Status;
 using tersekv::Unsupported;
+using tersekv::c::Guard;
+using tersekv::c::Null;
+using tersekv::c::Report;
 
 Status Check(const KvSpec& spec) {
   const std::string name = tersekv::FormatSpec(spec);
@@ -38,27 +41,27 @@ Status Check(const KvSpec& spec) {
 }  // namespace
 
 tersekv_status tersekv_cuda_format_of(const char* spec, int32_t head_dim, tersekv_cuda_format* out) {
-  using tersekv::c::Null;
-  using tersekv::c::Report;
-  if (spec == nullptr || out == nullptr) return Null("spec or out");
-  const tersekv::Result<KvSpec> parsed = tersekv::ParseSpec(spec);
-  if (!parsed) return Report(parsed.error());
-  if (const Status status = Check(*parsed); !status.ok()) return Report(status);
-  tersekv_cuda_format format = {};
-  format.struct_size = sizeof format;
-  format.head_dim = head_dim;
-  format.k_bits = static_cast<int32_t>(parsed->k.bits);
-  format.v_bits = static_cast<int32_t>(parsed->v.bits);
-  format.raw_dtype = parsed->k.family == Family::kF16 ? TERSEKV_F16 : TERSEKV_BF16;
-  format.k_norm = static_cast<int32_t>(parsed->k.norm);
-  format.v_norm = static_cast<int32_t>(parsed->v.norm);
-  format.page_tokens = parsed->page;
-  format.seed = parsed->seed;
-  tersekv::cuda::Pool pool;
-  pool.block = {format.k_bits, format.v_bits, head_dim};
-  pool.kv_heads = 1;
-  pool.page_tokens = format.page_tokens;
-  if (const Status status = tersekv::cuda::CheckFormat(pool); !status.ok()) return Report(status);
-  *out = format;
-  return TERSEKV_OK;
+  return Guard([&] {
+    if (spec == nullptr || out == nullptr) return Null("spec or out");
+    const tersekv::Result<KvSpec> parsed = tersekv::ParseSpec(spec);
+    if (!parsed) return Report(parsed.error());
+    if (const Status status = Check(*parsed); !status.ok()) return Report(status);
+    tersekv_cuda_format format = {};
+    format.struct_size = sizeof format;
+    format.head_dim = head_dim;
+    format.k_bits = static_cast<int32_t>(parsed->k.bits);
+    format.v_bits = static_cast<int32_t>(parsed->v.bits);
+    format.raw_dtype = parsed->k.family == Family::kF16 ? TERSEKV_F16 : TERSEKV_BF16;
+    format.k_norm = static_cast<int32_t>(parsed->k.norm);
+    format.v_norm = static_cast<int32_t>(parsed->v.norm);
+    format.page_tokens = parsed->page;
+    format.seed = parsed->seed;
+    tersekv::cuda::Pool pool;
+    pool.block = {format.k_bits, format.v_bits, head_dim};
+    pool.kv_heads = 1;
+    pool.page_tokens = format.page_tokens;
+    if (const Status status = tersekv::cuda::CheckFormat(pool); !status.ok()) return Report(status);
+    *out = format;
+    return TERSEKV_OK;
+  });
 }

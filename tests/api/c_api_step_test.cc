@@ -4,15 +4,49 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
+#include "src/api/c_status.h"
 #include "tersekv/c_api.h"
+#include "tersekv/cuda_api.h"
 
 namespace tersekv {
 namespace {
 
 using ::testing::HasSubstr;
+
+// What callers from before `rollback` were compiled with.
+struct FirstCacheConfig {
+  uint32_t struct_size;
+  const char* spec;
+  const tersekv_layer_shape* layers;
+  int32_t n_layers;
+  int32_t max_workers;
+  uint64_t byte_budget;
+  int32_t arithmetic;
+};
+static_assert(sizeof(FirstCacheConfig) == 48, "44 bytes of fields and 4 of padding");
+static_assert(sizeof(tersekv_cache_config) == 56);
+
+// A field that is added to a struct without padding at its end changes its size.
+#define TERSEKV_ENDS_WITH(type, field) \
+  static_assert(offsetof(type, field) + sizeof(type{}.field) == sizeof(type), #type " ends in padding")
+TERSEKV_ENDS_WITH(tersekv_cache_config, windows);
+TERSEKV_ENDS_WITH(tersekv_attention, lse);
+TERSEKV_ENDS_WITH(tersekv_usage, bits_effective);
+TERSEKV_ENDS_WITH(tersekv_cuda_format, seed);
+TERSEKV_ENDS_WITH(tersekv_cuda_pool, v_inv_scale);
+TERSEKV_ENDS_WITH(tersekv_cuda_tokens, not_finite);
+TERSEKV_ENDS_WITH(tersekv_cuda_attention, workspace);
+static_assert(sizeof(tersekv_attention) == 88 && sizeof(tersekv_usage) == 64 && sizeof(tersekv_cuda_format) == 40 &&
+                  sizeof(tersekv_cuda_pool) == 80 && sizeof(tersekv_cuda_tokens) == 120 &&
+                  sizeof(tersekv_cuda_attention) == 184,
+              "a struct that grows needs its old size in the library, and a test as FirstCacheConfig's");
 
 class CApiStep : public ::testing::Test {
  protected:
@@ -135,7 +169,7 @@ TEST_F(CApiStep, StatusesOfSteps) {
   EXPECT_EQ(out_, std::vector<float>(256, 1.0f));
 }
 
-// Ranges: removed, copied, shifted, kept; and configurations of an older caller.
+// Ranges: removed, copied, shifted, kept; rollback and windows.
 TEST_F(CApiStep, Ranges) {
   for (int32_t pos = 0; pos < 40; ++pos) {
     ASSERT_EQ(Begin(pos), TERSEKV_OK);
@@ -162,12 +196,7 @@ TEST_F(CApiStep, Ranges) {
   EXPECT_EQ(tersekv_sequence_first_position(cache_, 0), -1);
   EXPECT_EQ(tersekv_sequence_remove_range(nullptr, 0, 0, 1), TERSEKV_INVALID_ARGUMENT);
 
-  tersekv_cache_config older = config_;
-  older.struct_size = offsetof(tersekv_cache_config, rollback);
-  older.rollback = -7;  // behind what an older caller fills
   tersekv_cache* other = nullptr;
-  ASSERT_EQ(tersekv_cache_create(&older, &other), TERSEKV_OK);
-  tersekv_cache_destroy(other);
   config_.rollback = -7;
   EXPECT_EQ(tersekv_cache_create(&config_, &other), TERSEKV_INVALID_ARGUMENT);
   const int32_t window = 9;
@@ -184,6 +213,49 @@ TEST_F(CApiStep, Ranges) {
   EXPECT_EQ(Attend(), TERSEKV_OK);
   tersekv_step_abort(cache_);
   tersekv_cache_destroy(other);
+}
+
+// The first struct, with bytes 44 to 47 as an uninitialised one may have them.
+TEST(CApi, CallersFromBeforeRollback) {
+  const tersekv_layer_shape shape = {4, 2, 32, 64};
+  for (const int fill : {0x00, 0x7f, 0xf9}) {
+    tersekv_cache_config memory;
+    std::memset(&memory, fill, sizeof memory);
+    FirstCacheConfig old = {sizeof(FirstCacheConfig), "k4v4", &shape, 1, 1, 200000, TERSEKV_EXACT};
+    std::memcpy(static_cast<void*>(&memory), &old, offsetof(FirstCacheConfig, arithmetic) + sizeof old.arithmetic);
+    tersekv_cache* cache = nullptr;
+    ASSERT_EQ(tersekv_cache_create(&memory, &cache), TERSEKV_OK) << tersekv_last_error();
+    tersekv_cache_destroy(cache);
+    cache = nullptr;
+    for (const uint32_t size : {44u, 52u, 60u}) {
+      memory.struct_size = size;
+      EXPECT_EQ(tersekv_cache_create(&memory, &cache), TERSEKV_INVALID_ARGUMENT);
+      EXPECT_EQ(cache, nullptr);
+    }
+  }
+}
+
+TEST_F(CApiStep, NothingIsThrownIntoC) {
+  const tersekv_step_token token = {0, 0};
+  const tersekv_key_rotation rotation = {};
+  constexpr size_t kAbsurd = SIZE_MAX / 2;  // more than any vector takes
+  EXPECT_EQ(tersekv_step_begin(cache_, &token, kAbsurd), TERSEKV_INTERNAL);
+  EXPECT_STRNE(tersekv_last_error(), "");
+  EXPECT_EQ(tersekv_sequence_shift(cache_, 0, 0, 1, 1, &rotation, kAbsurd), TERSEKV_INTERNAL);
+  tersekv_codec* codec = nullptr;
+  const float mean = 0;  // one value: it must not be read
+  EXPECT_EQ(tersekv_codec_create("k4v4", TERSEKV_K, INT32_MAX, 0, 0, &mean, &mean, &codec), TERSEKV_INVALID_ARGUMENT);
+  ASSERT_EQ(Begin(0), TERSEKV_OK) << "the cache is as before";
+  ASSERT_EQ(Write(TERSEKV_K), TERSEKV_OK);
+  ASSERT_EQ(Write(TERSEKV_V), TERSEKV_OK);
+  EXPECT_EQ(tersekv_step_end(cache_), TERSEKV_OK);
+
+  EXPECT_EQ(c::Guard([]() -> tersekv_status { throw std::bad_alloc(); }), TERSEKV_INTERNAL);
+  EXPECT_THAT(tersekv_last_error(), HasSubstr("out of memory"));
+  EXPECT_EQ(c::Guard([]() -> tersekv_status { throw std::runtime_error("why"); }), TERSEKV_INTERNAL);
+  EXPECT_STREQ(tersekv_last_error(), "why");
+  EXPECT_EQ(c::Guard([]() -> int64_t { throw 7; }, int64_t{-3}), -3);
+  EXPECT_THAT(tersekv_last_error(), HasSubstr("unknown"));
 }
 
 }  // namespace
