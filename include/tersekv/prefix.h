@@ -18,8 +18,9 @@ namespace tersekv {
 
 class PrefixCache {
  public:
-  // cache outlives it. Ids from first_id on are its own sequences, which nobody else may remove (KvCache::Keep would:
-  // it then goes on counting on starts that are empty); it keeps at most `most` starts.
+  // cache outlives it. Ids from first_id on are its own sequences; it keeps at most `most` starts. One whose tokens
+  // were removed from the cache meanwhile (KvCache::Keep, RemoveRange, Truncate) is forgotten by the next Keep or
+  // Begin.
   explicit PrefixCache(KvCache* cache, size_t most = 16, int32_t first_id = 1 << 30);
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
@@ -35,7 +36,7 @@ class PrefixCache {
   // Gives up the start that was not used for longest, for memory; false: there is none.
   bool Evict();
 
-  size_t size() const { return starts_.size(); }
+  size_t size() const { return starts_.size(); }  // since the last Keep or Begin some may have been removed
 
  private:
   struct Start {
@@ -43,6 +44,7 @@ class PrefixCache {
     std::vector<int32_t> tokens;
     std::vector<uint64_t> chain;  // by page of tokens: hash of it and of all before it
   };
+  void ForgetRemoved();  // starts that are not in the cache as they were kept
   std::vector<uint64_t> Chain(std::span<const int32_t> tokens) const;
   int64_t Common(const Start& start, std::span<const int32_t> tokens, const std::vector<uint64_t>& chain) const;
 

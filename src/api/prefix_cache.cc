@@ -43,12 +43,21 @@ bool PrefixCache::Evict() {
   return true;
 }
 
+void PrefixCache::ForgetRemoved() {
+  starts_.remove_if([this](const Start& start) {
+    if (cache_->Length(start.id) == static_cast<int64_t>(start.tokens.size())) return false;
+    cache_->Remove(start.id);
+    return true;
+  });
+}
+
 Status PrefixCache::Keep(int32_t seq, std::span<const int32_t> tokens) {
   if (static_cast<int64_t>(tokens.size()) != cache_->Length(seq)) {
     return InvalidArgument(
         fmt::format("{} tokens are given for sequence {}, which has {}", tokens.size(), seq, cache_->Length(seq)));
   }
   if (tokens.empty() || most_ == 0) return {};
+  ForgetRemoved();
   for (auto it = starts_.begin(); it != starts_.end(); ++it) {
     if (!std::equal(it->tokens.begin(), it->tokens.end(), tokens.begin(), tokens.end())) continue;
     starts_.splice(starts_.begin(), starts_, it);
@@ -66,6 +75,7 @@ Result<int64_t> PrefixCache::Begin(int32_t seq, std::span<const int32_t> tokens,
   if (cache_->Length(seq) != 0) {
     return InvalidArgument(fmt::format("sequence {} holds {} tokens: remove it first", seq, cache_->Length(seq)));
   }
+  ForgetRemoved();
   const CacheConfig& config = cache_->config();
   const std::vector<uint64_t> chain = Chain(tokens);
   auto best = starts_.end();
@@ -88,8 +98,12 @@ Result<int64_t> PrefixCache::Begin(int32_t seq, std::span<const int32_t> tokens,
     cache_->Remove(seq);
     return 0;
   }
-  if (!status.ok()) return status;
-  return longest;
+  if (status.ok() && cache_->Length(seq) != longest) {
+    status = Internal(fmt::format("{} tokens of a kept start were taken over, not {}", cache_->Length(seq), longest));
+  }
+  if (status.ok()) return longest;
+  cache_->Remove(seq);
+  return status;
 }
 
 }  // namespace tersekv

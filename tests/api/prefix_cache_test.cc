@@ -103,6 +103,42 @@ TEST(PrefixCache, TakesTheLongestThatIsExact) {
   EXPECT_EQ(cache->Usage().bytes_used, 0u);
 }
 
+// Whatever takes tokens out of a kept start: it is no longer offered, and can be kept again.
+TEST(PrefixCache, ForgetsStartsThatWereRemoved) {
+  Model model = reference::MakeModel("k4v4", {{2, 1, 32, 32}});
+  constexpr int32_t kFirst = 50;
+  const std::vector<int32_t> text = Text(300);
+  const std::vector<void (*)(KvCache*)> removals = {
+      [](KvCache* cache) { cache->Keep(0); },
+      [](KvCache* cache) { cache->Remove(kFirst); },
+      [](KvCache* cache) { ASSERT_TRUE(cache->Truncate(kFirst, 10).ok()); },
+      [](KvCache* cache) { ASSERT_TRUE(cache->RemoveRange(kFirst, 140, 150).ok()); },
+  };
+  for (size_t i = 0; i < removals.size(); ++i) {
+    SCOPED_TRACE(i);
+    auto cache = reference::MakeCache(model);
+    PrefixCache starts(cache.get(), 16, kFirst);
+    (void)RunStep(cache.get(), model, Step(0, text, 0, text.size()));
+    ASSERT_TRUE(starts.Keep(0, text).ok());
+    removals[i](cache.get());
+    const Result<int64_t> there = starts.Begin(1, text, 300);
+    ASSERT_TRUE(there) << there.status().ToString();
+    EXPECT_EQ(*there, 0);
+    EXPECT_EQ(cache->Length(1), 0);
+    EXPECT_EQ(starts.size(), 0u);
+    ASSERT_TRUE(starts.Keep(0, text).ok());
+    EXPECT_EQ(starts.Begin(1, text, 300).value(), 300) << "kept again";
+  }
+  // Keep alone must not take a removed start for one that is there.
+  auto cache = reference::MakeCache(model);
+  PrefixCache starts(cache.get());
+  (void)RunStep(cache.get(), model, Step(0, text, 0, text.size()));
+  ASSERT_TRUE(starts.Keep(0, text).ok());
+  cache->Keep(0);
+  ASSERT_TRUE(starts.Keep(0, text).ok());
+  EXPECT_EQ(starts.Begin(1, text, 300).value(), 300);
+}
+
 TEST(PrefixCache, GivesWayToABudget) {
   Model model = reference::MakeModel("k4v4", {{2, 1, 32, 32}});
   model.config.byte_budget = 160u << 10;
