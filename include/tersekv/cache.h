@@ -84,9 +84,11 @@ struct CacheConfig {
   std::shared_ptr<CacheMemory> memory;  // null: memory of its own
 };
 
+inline constexpr int32_t kMaxPosition = INT32_MAX - 1;  // so that the position after it is a number
+
 struct StepToken {
   int32_t seq = 0;  // any id >= 0; a new id starts an empty sequence
-  int32_t pos = 0;  // > the position of the sequence's newest token
+  int32_t pos = 0;  // > the position of the sequence's newest token, at most kMaxPosition
 };
 
 enum class Kv : uint8_t { kK = 0, kV = 1 };
@@ -110,15 +112,17 @@ struct CacheUsage {
 
 // One sequence as it lies in a cache, for files and hosts that keep it elsewhere (tersekv/session.h). Views: State's
 // are valid until the cache changes, Restore copies them. Pages and rows are as docs/formats.md says; a cache of the
-// same spec, layers, widths and windows takes them.
+// same spec, layers, first_layer, widths and windows takes them; spec and widths are not in it, and so not checked.
 struct SequenceState {
   struct Layer {
     std::span<const uint8_t> sinks[2], ring[2];   // by Kv: f16 rows; empty for raw specs
     std::vector<std::span<const uint8_t>> pages;  // an empty one was given back
     std::span<const float> statistics[2][3];      // by Kv: mean, scale, 1 / scale; empty: none
   };
-  std::vector<int32_t> positions;  // by place; ~p below 0: a place without a token, p the position before it
+  // By place; ~p below 0: a place without a token, p the position before it, 0 when no token is before it.
+  std::vector<int32_t> positions;
   int64_t packed_end = 0, raw_begin = 0, ring_capacity = 0;  // places
+  int first_layer = 0;                                       // as CacheConfig's
   std::vector<Layer> layers;
   int64_t tokens() const;
 };

@@ -160,6 +160,10 @@ Status History::GroupTokens(std::span<const StepToken> tokens) {
       return InvalidArgument(
           fmt::format("token {} has sequence {} and position {}: neither may be negative", row, token.seq, token.pos));
     }
+    if (token.pos > kMaxPosition) {
+      return InvalidArgument(fmt::format("token {} of sequence {} has position {}: the largest is {}", row, token.seq,
+                                         token.pos, kMaxPosition));
+    }
     const auto [it, fresh] = index.emplace(token.seq, step_.size());
     if (fresh) {
       StepSequence part;

@@ -228,7 +228,7 @@ void History::GiveBackPages(Sequence* s) {
   if (config_.windows.empty() || newest < 0) return;
   for (size_t l = 0; l < s->layers.size(); ++l) {
     if (Window(l) == 0) continue;
-    const int64_t first = PositionOf(s->positions[static_cast<size_t>(newest)]) + 2 - static_cast<int64_t>(Window(l));
+    const int64_t first = int64_t{PositionOf(s->positions[static_cast<size_t>(newest)])} + 2 - Window(l);
     const int64_t reached = std::min(s->OrderOf(first), s->packed_end - config_.rollback);
     SequenceLayer& layer = s->layers[l];
     const int64_t whole = std::max<int64_t>(reached - config_.spec.sink, 0) / config_.spec.page;

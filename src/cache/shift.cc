@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "src/base/check.h"
 #include "src/base/half.h"
@@ -158,7 +157,7 @@ Status History::Shift(int32_t id, int64_t begin, int64_t end, int64_t delta, std
     const int64_t right = next_token(last);
     const bool above = left == 0 || before.positions[static_cast<size_t>(left - 1)] < lowest;
     const bool below = right == before.length() || before.positions[static_cast<size_t>(right)] > highest;
-    if (!above || !below || highest > std::numeric_limits<int32_t>::max() - 1) {
+    if (!above || !below || highest > kMaxPosition) {
       return InvalidArgument(fmt::format(
           "positions {} to {} of sequence {} cannot move by {}: tokens of positions {} to {} would no longer "
           "follow what is before them and precede what is behind them; remove the range between first",

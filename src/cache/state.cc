@@ -60,6 +60,7 @@ Result<SequenceState> History::State(int32_t id) const {
   state.packed_end = s->packed_end;
   state.raw_begin = s->raw_begin;
   state.ring_capacity = s->ring_capacity;
+  state.first_layer = config_.first_layer;
   for (size_t l = 0; l < s->layers.size(); ++l) {
     SequenceState::Layer& layer = state.layers.emplace_back();
     for (const PageRef& page : s->layers[l].pages) {
@@ -88,15 +89,26 @@ Status History::CheckState(const SequenceState& state) const {
   if (state.layers.size() != config_.layers.size()) {
     return Wrong(fmt::format("it has {} layers, the cache {}", state.layers.size(), config_.layers.size()));
   }
+  if (state.first_layer != config_.first_layer) {
+    return InvalidArgument(
+        fmt::format("this state is of layers from {} on, the cache of layers from {} on: their rows "
+                    "are rotated by other signs; restore it where it was made",
+                    state.first_layer, config_.first_layer));
+  }
   if (given_stats_ && !SameStatistics(*given_stats_, state)) {
     return InvalidArgument("this state was made with another profile, or with none: give the same profile");
   }
   int32_t before = -1;
-  for (const int32_t stored : state.positions) {
-    const bool ascends = IsRemoved(stored) ? PositionOf(stored) >= std::max(before, 0) : stored > before;
-    if (!ascends) return Wrong(fmt::format("position {} does not follow {}", stored, before));
-    // A place without a token at the very beginning has position 0, which a token may have too.
-    if (!IsRemoved(stored) || before >= 0) before = PositionOf(stored);
+  for (size_t i = 0; i < state.positions.size(); ++i) {
+    const int32_t stored = state.positions[i], filler = std::max(before, 0);
+    if (IsRemoved(stored)) {
+      if (PositionOf(stored) == filler) continue;
+      return Wrong(fmt::format("place {} holds no token and position {}, not {}, the one before it", i,
+                               PositionOf(stored), filler));
+    }
+    if (stored <= before) return Wrong(fmt::format("position {} at place {} does not follow {}", stored, i, before));
+    if (stored > kMaxPosition) return Wrong(fmt::format("position {} is above {}, the largest", stored, kMaxPosition));
+    before = stored;
   }
   const int64_t most = RingCapacity(false, int64_t{1} << 40), raw = config_.spec.raw() ? 0 : length;
   if (state.packed_end < 0 || state.packed_end > length || (config_.spec.raw() && state.packed_end != length) ||

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -23,12 +24,26 @@ struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 
-bool SyncFolder(const std::string& folder) {
+// The entry of `file` in its folder. A folder that may be written and not read cannot be opened: then its whole file
+// system is synced.
+bool SyncFolder(const std::string& folder, int file) {
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return false;
+  if (fd < 0) return errno == EACCES && ::syncfs(file) == 0;
   const bool ok = ::fsync(fd) == 0 || errno == EINVAL;  // some file systems cannot sync a folder
   ::close(fd);
   return ok;
+}
+
+// A new file beside `path`, which no other thread or process has open or will open.
+std::FILE* OpenTemporary(const std::string& path, std::string* name) {
+  static std::atomic<unsigned> count = 0;
+  constexpr int kTries = 1000;  // names that a killed process of the same number has left
+  for (int i = 0; i < kTries; ++i) {
+    *name = fmt::format("{}.tmp{}-{}", path, ::getpid(), count++);
+    std::FILE* file = std::fopen(name->c_str(), "wbx");
+    if (file != nullptr || errno != EEXIST) return file;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -85,20 +100,24 @@ Status WriteFileAtomically(const std::string& path, std::string_view bytes, cons
   if (fs::is_directory(path, ignored)) {
     return InvalidArgument(fmt::format("{} '{}' is a folder: name a file to write", what, path));
   }
-  const std::string temporary = fmt::format("{}.tmp{}", path, ::getpid());
+  std::string temporary;
+  std::unique_ptr<std::FILE, CloseFile> file(OpenTemporary(path, &temporary));
   const auto fail = [&] {
     const std::string reason = std::strerror(errno);
-    std::remove(temporary.c_str());
+    if (file) std::remove(temporary.c_str());
     return DataLoss(fmt::format("{} '{}' cannot be written: {}; choose another path", what, path, reason));
   };
-  std::unique_ptr<std::FILE, CloseFile> file(std::fopen(temporary.c_str(), "wb"));
   if (!file) return fail();
   if (std::fwrite(bytes.data(), 1, bytes.size(), file.get()) != bytes.size()) return fail();
   if (std::fflush(file.get()) != 0 || ::fsync(::fileno(file.get())) != 0) return fail();
-  if (std::fclose(file.release()) != 0) return fail();
   if (std::rename(temporary.c_str(), path.c_str()) != 0) return fail();
   const std::string folder = fs::path(path).parent_path().string();
-  if (!SyncFolder(folder.empty() ? "." : folder)) return fail();
+  if (!SyncFolder(folder.empty() ? "." : folder, ::fileno(file.get()))) {
+    return DataLoss(
+        fmt::format("{} '{}' was written, but its folder cannot be synced: {}; after a crash the old file "
+                    "may be there",
+                    what, path, std::strerror(errno)));
+  }
   return {};
 }
 

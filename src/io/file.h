@@ -32,7 +32,7 @@ class MappedFile {
 Result<std::shared_ptr<const MappedFile>> MapFile(const std::string& path, const std::string& what);
 
 // A temporary file in the same folder, fsync, rename, fsync of the folder: after a crash there is the old file or the
-// new one, whole.
+// new one, whole. Also when several write to one path at once, and in a folder that may not be read.
 Status WriteFileAtomically(const std::string& path, std::string_view bytes, const std::string& what);
 
 }  // namespace tersekv

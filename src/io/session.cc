@@ -114,6 +114,7 @@ Result<std::string> SerializeSession(const KvCache& cache, int32_t seq, std::spa
   header.packed_end = state->packed_end;
   header.raw_begin = state->raw_begin;
   header.ring_capacity = state->ring_capacity;
+  header.first_layer = state->first_layer;
   for (const SequenceState::Layer& layer : state->layers) {
     SessionHeader::Layer& l = header.sections.emplace_back();
     for (int i = 0; i < 6; ++i) l.statistics[i] = layer.statistics[i / 3][i % 3].size();
@@ -153,6 +154,9 @@ Result<SavedSession> ParseSession(std::string_view bytes, const std::string& nam
   };
   constexpr size_t kFixed = 24;
   if (bytes.size() < kFixed) return damaged(fmt::format("has {} bytes", bytes.size()));
+  if (reinterpret_cast<uintptr_t>(bytes.data()) % alignof(int32_t) != 0) {
+    return InvalidArgument(fmt::format("session '{}' is not aligned to {} bytes: copy it", name, alignof(int32_t)));
+  }
   if (!bytes.starts_with(kSessionMagic)) {
     return DataLoss(
         fmt::format("'{}' is no session file: it does not begin with {}", name, kSessionMagic.substr(0, 7)));
@@ -163,6 +167,7 @@ Result<SavedSession> ParseSession(std::string_view bytes, const std::string& nam
     return Unsupported(fmt::format("session '{}' has format version {}, this build reads {}: make it again", name,
                                    numbers[0], kSessionVersion));
   }
+  if (numbers[1] > kMostSessionHeader) return damaged(fmt::format("has a header of {} bytes", numbers[1]));
   if (numbers[1] > bytes.size() - kFixed) return damaged("ends within its header");
   const size_t data = Padded(kFixed + numbers[1] + 8);
   if (data > bytes.size()) return damaged("ends within its header");
@@ -171,6 +176,10 @@ Result<SavedSession> ParseSession(std::string_view bytes, const std::string& nam
   if (Crc64(bytes.substr(0, data - 8)) != crc) return damaged("has a header that does not fit its checksum");
   const Result<SessionHeader> header = ParseSessionHeader(bytes.substr(kFixed, numbers[1]), name);
   if (!header) return header.error();
+
+  uint64_t held = 0;
+  for (const SessionHeader::Layer& layer : header->sections) held += layer.pages - layer.gone;
+  if (held > bytes.size() / kAlign) return damaged(fmt::format("has {} bytes for {} pages", bytes.size(), held));
 
   SavedSession session;
   session.version = static_cast<int>(numbers[0]);
@@ -185,6 +194,7 @@ Result<SavedSession> ParseSession(std::string_view bytes, const std::string& nam
   session.state.packed_end = header->packed_end;
   session.state.raw_begin = header->raw_begin;
   session.state.ring_capacity = header->ring_capacity;
+  session.state.first_layer = header->first_layer;
   Reader reader(bytes, data);
   std::span<const int32_t> positions, tokens;
   if (!reader.Take(static_cast<size_t>(header->places), &positions) ||

@@ -27,6 +27,12 @@ std::optional<std::vector<int64_t>> Numbers(const Json& json, size_t count) {
   return numbers;
 }
 
+int64_t AllPages(const std::vector<SessionHeader::Layer>& layers) {
+  int64_t pages = 0;
+  for (const SessionHeader::Layer& layer : layers) pages += static_cast<int64_t>(layer.pages);
+  return pages;
+}
+
 bool FitsInt(const std::vector<int64_t>& numbers) {
   for (const int64_t n : numbers) {
     if (n > INT32_MAX) return false;
@@ -40,6 +46,12 @@ Result<std::string> FormatSessionHeader(const SessionHeader& header) {
   for (const std::string* text : {&header.model_name, &header.model_fingerprint}) {
     if (!IsUtf8(*text)) return InvalidArgument("session: the model's name or fingerprint is not UTF-8");
   }
+  if (header.layers.size() > kMostLayers || AllPages(header.sections) > kMostSessionPages) {
+    return Unsupported(
+        fmt::format("session: {} pages of {} layers; a file holds {} of {} layers: save a shorter "
+                    "sequence",
+                    AllPages(header.sections), header.layers.size(), kMostSessionPages, kMostLayers));
+  }
   Json json;
   json["format"] = "tersekv-session";
   json["tersekv_version"] = header.tersekv_version;
@@ -48,6 +60,7 @@ Result<std::string> FormatSessionHeader(const SessionHeader& header) {
   json["spec"] = header.spec;
   json["page_layout"] = "cpu-1";
   json["sequence"] = {header.places, header.tokens, header.packed_end, header.raw_begin, header.ring_capacity};
+  json["first_layer"] = header.first_layer;
   json["layer_bits"] = Json::array();
   for (const LayerBits& b : header.layer_bits) json["layer_bits"].push_back({b.k, b.v});
   json["windows"] = header.windows;
@@ -94,6 +107,9 @@ Result<SessionHeader> ParseSessionHeader(std::string_view text, const std::strin
   header.packed_end = (*sequence)[2];
   header.raw_begin = (*sequence)[3];
   header.ring_capacity = (*sequence)[4];
+  const Json first = at(json, "first_layer");
+  if (!first.is_number_unsigned() || first.get<uint64_t>() > INT32_MAX) return wrong("first_layer");
+  header.first_layer = first.get<int32_t>();
   const Json layers = at(json, "layers"), bits = at(json, "layer_bits"), windows = at(json, "windows");
   if (!layers.is_array() || layers.size() > kMostLayers) return wrong("layers");
   if (!bits.is_array() || bits.size() > kMostLayers) return wrong("layer_bits");
@@ -106,6 +122,7 @@ Result<SessionHeader> ParseSessionHeader(std::string_view text, const std::strin
                                                                              : std::optional<std::vector<int64_t>>();
   if (!of_window || !FitsInt(*of_window)) return wrong("windows");
   for (const int64_t w : *of_window) header.windows.push_back(static_cast<int32_t>(w));
+  int64_t all_pages = 0;
   for (const Json& layer : layers) {
     const auto shape = Numbers(at(layer, "shape"), 4), statistics = Numbers(at(layer, "statistics"), 6);
     const auto raw = Numbers(at(layer, "raw_bytes"), 4), pages = Numbers(at(layer, "pages"), 3);
@@ -113,6 +130,8 @@ Result<SessionHeader> ParseSessionHeader(std::string_view text, const std::strin
       return wrong("layers");
     }
     if ((*pages)[0] > header.places / 64 + 1) return wrong("layers");  // a page has 64 tokens or more
+    all_pages += (*pages)[0];
+    if (all_pages > kMostSessionPages) return wrong("layers");
     const auto n = [](int64_t number) { return static_cast<int>(number); };
     header.layers.push_back({n((*shape)[0]), n((*shape)[1]), n((*shape)[2]), n((*shape)[3])});
     SessionHeader::Layer& x = header.sections.emplace_back();

@@ -13,7 +13,10 @@
 
 namespace tersekv {
 
-inline constexpr uint64_t kSessionVersion = 1;
+inline constexpr uint64_t kSessionVersion = 2;
+// Of all layers together, given back ones included: what reading takes for tables before a page is there.
+inline constexpr int64_t kMostSessionPages = int64_t{1} << 24;
+inline constexpr size_t kMostSessionHeader = size_t{16} << 20;  // bytes
 
 struct SessionHeader {
   struct Layer {
@@ -26,10 +29,11 @@ struct SessionHeader {
   std::vector<LayerBits> layer_bits;
   std::vector<int32_t> windows;
   int64_t places = 0, tokens = 0, packed_end = 0, raw_begin = 0, ring_capacity = 0;
+  int32_t first_layer = 0;
   std::vector<Layer> sections;
 };
 
-// kInvalidArgument: a text is not UTF-8.
+// kInvalidArgument: a text is not UTF-8. kUnsupported: more pages or layers than a file holds.
 Result<std::string> FormatSessionHeader(const SessionHeader& header);
 // kDataLoss: a field is missing, of another type or out of range.
 Result<SessionHeader> ParseSessionHeader(std::string_view json, const std::string& name);

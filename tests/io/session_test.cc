@@ -2,19 +2,24 @@
 // Session files: what was saved goes on bit for bit; what is damaged is found out; a killed writer leaves a whole file.
 #include "tersekv/session.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "src/io/file.h"
+#include "src/io/session_header.h"
+#include "tersekv/version.h"
 #include "tests/reference/rows.h"
 #include "tests/reference/step_driver.h"
 
@@ -176,6 +181,9 @@ TEST(Session, OnlyWhereItWasMade) {
   Model bits = model;
   bits.config.layer_bits = {{4, 4}, {4, 3}};
   EXPECT_THAT(why(bits, kModel), HasSubstr("--bits"));
+  Model later_layers = model;
+  later_layers.config.first_layer = 3;
+  EXPECT_THAT(why(later_layers, kModel), testing::AllOf(HasSubstr("from 0 on"), HasSubstr("from 3 on")));
   Model given = model;
   for (const LayerShape& s : kTwoLayers) {
     const size_t k = static_cast<size_t>(s.kv_heads * s.head_dim_k), v = static_cast<size_t>(s.kv_heads * s.head_dim_v);
@@ -192,8 +200,99 @@ TEST(Session, OnlyWhereItWasMade) {
   EXPECT_EQ(SerializeSession(*cache, 0, wrong, kModel).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(SerializeSession(*cache, 9, {}, kModel).status().code(), StatusCode::kNotFound);
   std::string later = bytes;
-  later[8] = 2;
+  later[8] = kSessionVersion + 1;
   EXPECT_EQ(ParseSession(later, "later").status().code(), StatusCode::kUnsupported);
+}
+
+// Numbers that would take memory before a page is there: refused by their sum, from the header alone.
+TEST(Session, HeadersAreHeldToWhatAFileCanHave) {
+  SessionHeader header;
+  header.spec = "k4v4";
+  header.places = header.tokens = int64_t{1} << 30;
+  const size_t layers = 4096, pages = static_cast<size_t>(kMostSessionPages) / layers;
+  for (size_t l = 0; l < layers; ++l) {
+    header.layers.push_back({1, 1, 32, 32});
+    SessionHeader::Layer& layer = header.sections.emplace_back();
+    layer.pages = layer.gone = pages;
+  }
+  const Result<std::string> most = FormatSessionHeader(header);
+  ASSERT_TRUE(most) << most.status().ToString();
+  ASSERT_TRUE(ParseSessionHeader(*most, "most"));
+  header.sections.back().pages = ++header.sections.back().gone;
+  EXPECT_EQ(FormatSessionHeader(header).status().code(), StatusCode::kUnsupported);
+  std::string more = *most;
+  const std::string last = fmt::format("[{},{},0]", pages, pages);
+  const size_t at = more.rfind(last);
+  ASSERT_NE(at, std::string::npos);
+  more.replace(at, last.size(), fmt::format("[{},{},0]", pages + 1, pages));
+  EXPECT_EQ(ParseSessionHeader(more, "more").status().code(), StatusCode::kDataLoss);
+  more.replace(at, last.size(), fmt::format("[{},{},0]", int64_t{1} << 24, 0));
+  EXPECT_EQ(ParseSessionHeader(more, "many").status().code(), StatusCode::kDataLoss);
+}
+
+// A file of this format version: session_2.tkvs was written by SerializeSession from these rows. It is read in every
+// later version that reads version 2.
+TEST(Session, GoldenFile) {
+  CacheConfig config;
+  config.spec = ParseSpec("k8v4+sink=2+win=5").value();
+  config.layers = {{2, 1, 32, 32}, {1, 1, 32, 48}};
+  config.windows = {70, 0};
+  config.first_layer = 3;
+  auto cache = KvCache::Create(config).value();
+  const auto value = [](int layer, int side, int token, int c) {
+    return static_cast<float>((token * 37 + c * 11 + layer * 5 + side * 3) % 97 - 48) / 16;
+  };
+  const auto row = [&](int layer, int side, int token) {
+    std::vector<float> values;
+    const LayerShape& shape = config.layers[static_cast<size_t>(layer)];
+    for (int c = 0; c < (side == 0 ? shape.head_dim_k : shape.head_dim_v); ++c) {
+      values.push_back(value(layer, side, token, c));
+    }
+    return values;
+  };
+  for (int token = 0; token < 250; ++token) {
+    const StepToken step = {0, token};
+    ASSERT_TRUE(cache->BeginStep({&step, 1}).ok());
+    for (const int layer : {0, 1}) {
+      cache->WriteRows(layer, Kv::kK, row(layer, 0, token).data(), 0, 0, 1);
+      cache->WriteRows(layer, Kv::kV, row(layer, 1, token).data(), 0, 0, 1);
+    }
+    ASSERT_TRUE(cache->EndStep().ok());
+  }
+  ASSERT_TRUE(cache->RemoveRange(0, 200, 210).ok());
+  const std::string path = std::string(TERSEKV_TEST_GOLDEN) + "/session_2.tkvs";
+  if (std::getenv("TERSEKV_WRITE_GOLDEN") != nullptr) {
+    ASSERT_TRUE(SaveSession(path, *cache, 0, TokensOf(*cache, 0), kModel).ok());
+  }
+  const Result<SavedSession> saved = OpenSession(path);
+  ASSERT_TRUE(saved) << saved.status().ToString();
+  EXPECT_EQ(saved->version, 2);
+  EXPECT_EQ(saved->tokens, TokensOf(*cache, 0));
+  auto other = KvCache::Create(config).value();
+  const Status restored = RestoreSession(*saved, kModel, other.get(), 7);
+  ASSERT_TRUE(restored.ok()) << restored.ToString();
+  ASSERT_THAT(other->Positions(7), testing::ElementsAreArray(cache->Positions(0)));
+  for (const int layer : {0, 1}) {
+    const int64_t first = layer == 0 ? 200 : 0, n = 240 - first;  // tokens, not positions
+    for (const Kv side : {Kv::kK, Kv::kV}) {
+      const size_t d = row(layer, side == Kv::kV ? 1 : 0, 0).size();
+      std::vector<float> rows(static_cast<size_t>(n) * d);
+      const ptrdiff_t stride = static_cast<ptrdiff_t>(d * sizeof(float));
+      ASSERT_TRUE(other->ReadRows(7, layer, side, first, n, rows.data(), stride).ok());
+      const std::span<const int32_t> positions = other->Positions(7);
+      double error = 0, power = 0;
+      for (int64_t t = 0; t < n; ++t) {
+        const auto wanted = row(layer, side == Kv::kV ? 1 : 0, positions[static_cast<size_t>(first + t)]);
+        for (size_t c = 0; c < d; ++c) {
+          error += std::pow(rows[static_cast<size_t>(t) * d + c] - wanted[c], 2);
+          power += std::pow(wanted[c], 2);
+        }
+      }
+      EXPECT_LT(error, (side == Kv::kK ? 1e-4 : 2e-2) * power) << layer;
+    }
+  }
+  if (saved->tersekv_version != Version()) return;
+  EXPECT_EQ(Serialized(*other, 7), ReadFile(path, "golden", 1 << 20).value());
 }
 
 TEST(Session, SaysHowManyTokensAreReusable) {

@@ -57,7 +57,7 @@ Context::Context(std::shared_ptr<const Model> model, const Sizes& sizes, std::un
       mode_(mode),
       hook_(history_.cache(), model_->layers, mode, threads),
       rotator_(model_->layers),
-      state_(&history_, IdentityOf(model_->info)) {}
+      state_(&history_, IdentityOf(model_->info), sizes_) {}
 
 Context::~Context() {
   if (handle_ != nullptr) llama_free(handle_);

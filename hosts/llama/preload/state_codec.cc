@@ -108,6 +108,17 @@ Result<size_t> StateCodec::Load(std::string_view bytes, int32_t seq) {
     Result<SavedSession> session = ParseSession(*part.bytes, "a saved state");
     if (!session) return session.error();
     part.session = std::move(*session);
+    if (part.seq < 0 || part.seq >= sizes_.sequences) {
+      return InvalidArgument(
+          fmt::format("a saved state of sequence {}: the context has {} (n_seq_max)", part.seq, sizes_.sequences));
+    }
+    for (const Part& other : parts) {
+      if (other.seq == part.seq) return Damaged("holds a sequence twice");
+    }
+    if (part.session.tokens.size() > sizes_.ctx_seq) {
+      return InvalidArgument(fmt::format("a saved state of {} tokens: a sequence of this context takes {} (n_ctx)",
+                                         part.session.tokens.size(), sizes_.ctx_seq));
+    }
     parts.push_back(std::move(part));
   }
   history_->Remove(seq, -1, -1);

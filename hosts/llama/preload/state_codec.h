@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hosts/llama/preload/history.h"
+#include "hosts/llama/preload/sizes.h"
 #include "tersekv/profile.h"
 
 namespace tersekv::llama::preload {
@@ -19,13 +20,16 @@ class StateCodec {
  public:
   static constexpr int32_t kAll = -1;  // in place of a sequence: all of them
 
-  StateCodec(History* history, ModelIdentity model) : history_(history), model_(std::move(model)) {}
+  // sizes: what a loaded state is held to.
+  StateCodec(History* history, ModelIdentity model, const Sizes& sizes)
+      : history_(history), model_(std::move(model)), sizes_(sizes) {}
 
   // The bytes of one sequence or of all. partial: llama.cpp asks for what a sliding window loses; nothing is lost here,
   // so such a state is empty. Valid until the next call.
   Result<std::string_view> Save(int32_t seq, bool partial);
   // Into one sequence, or all of them; what is there is replaced. The target is empty after a failure, and only if
-  // something of it had to be removed first. Returns the bytes read.
+  // something of it had to be removed first. Returns the bytes read. kInvalidArgument: more tokens than a sequence has,
+  // or a sequence that the context has not, or has twice.
   Result<size_t> Load(std::string_view bytes, int32_t seq);
 
   // A file: the program's tokens and a state. Written whole or not at all. Returns its bytes.
@@ -40,6 +44,7 @@ class StateCodec {
  private:
   History* history_;
   ModelIdentity model_;
+  const Sizes& sizes_;
   std::string saved_;
   int32_t saved_seq_ = 0;
   uint64_t saved_at_ = 0;  // History::changes() then; 0: nothing is saved
