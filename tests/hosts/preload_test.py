@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Unmodified llama.cpp programs under libtersekv_preload.so: preload_test.py PRELOAD LLAMA_BIN [TEST...]."""
+import pathlib
 import re
 import subprocess
 import sys
@@ -119,6 +120,14 @@ class Memory(unittest.TestCase):
                             preload.environment(SO, "k4v4")) as s:
             self.assertEqual(s.complete("x" * 700)["error"]["code"], 400)
             self.assertEqual(len(s.complete("x" * 300)["tokens"]), 24)
+
+    def test_a_slot_file_that_is_a_folder_is_an_error_of_the_request(self):
+        with preload.Server(SERVER, MODEL, ["-c", 512, "-np", 1, "-b", 256], preload.environment(SO, "k4v4")) as s:
+            pathlib.Path(s.folder, "folder").mkdir()
+            for action in ("save", "restore"):
+                self.assertIn("error", s.post(f"/slots/0?action={action}", {"filename": "folder"}))
+            self.assertEqual(len(s.complete("x" * 30)["tokens"]), 24)
+            self.assertIn("is a folder", s.said())
 
 
 if __name__ == "__main__":
