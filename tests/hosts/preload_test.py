@@ -75,14 +75,15 @@ class Variables(unittest.TestCase):
                 ({"kv": "k9v9"}, ["TERSEKV_KV=k9v9"]),
                 ({"kv": "k4v4", "CTX": "many"}, ["TERSEKV_CTX=many", "auto"]),
                 ({"kv": "k4v4", "CTX": "-5"}, ["TERSEKV_CTX=-5"]),
-                ({"kv": "k4v4", "KV_BYTES": "lots"}, ["TERSEKV_KV_BYTES=lots", "512M"]),
+                ({"kv": "k4v4", "KV_BYTES": "lots"}, ["TERSEKV_KV_BYTES=lots", "64M"]),
                 ({"kv": "k4v4", "KV_BYTES": "64K"}, ["TERSEKV_KV_BYTES is 65536", "tokens"]),
                 ({"kv": "k4v4", "STRICT": "yes"}, ["TERSEKV_STRICT=yes", "0 or 1"]),
                 ({"kv": "k4v4", "LOG": "9"}, ["TERSEKV_LOG=9"]),
                 ({"kv": "k4v4", "PREFILL": "raw"}, ["TERSEKV_PREFILL=raw", "decode"]),
                 ({"kv": "k4v4", "DETERMINISTIC": "x"}, ["TERSEKV_DETERMINISTIC=x"]),
                 ({"kv": "k4v4", "PROFILE": "/nowhere.tkvp"}, ["TERSEKV_PROFILE=/nowhere.tkvp"]),
-                ({"kv": "k4v4", "BITS": "4"}, ["TERSEKV_BITS=4", "TERSEKV_PROFILE"])):
+                ({"kv": "k4v4", "BITS": "4"}, ["TERSEKV_BITS=4", "TERSEKV_PROFILE"]),
+                ({"kv": "k4v4", "BITS": "4,5"}, ["TERSEKV_BITS=4,5", "3.5"])):
             with self.subTest(**variables):
                 code, said = self.bench(preload.environment(SO, **variables))
                 self.assertNotEqual(code, 0, said)
