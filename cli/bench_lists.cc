@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "cli/options.h"
 
@@ -24,9 +23,8 @@ std::vector<std::string> SplitList(const std::string& list) {
 Result<std::vector<int64_t>> ParseDepths(const std::string& list) {
   std::vector<int64_t> depths;
   for (const std::string& element : SplitList(list)) {
-    int64_t depth = 0;
-    const auto [end, error] = std::from_chars(element.data(), element.data() + element.size(), depth);
-    if (error != std::errc() || end != element.data() + element.size() || depth < 0 || depth >= int64_t{1} << 30) {
+    const int64_t depth = ParseWhole(element).value_or(-1);
+    if (depth < 0 || depth >= int64_t{1} << 30) {
       return InvalidArgument(
           fmt::format("'{}' is not a depth: write tokens from 0 to 2^30, e.g. --depths 4096,16384", element));
     }

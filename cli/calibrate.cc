@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <ctime>
 #include <filesystem>
 #include <utility>
@@ -29,9 +28,8 @@ Result<std::vector<double>> ParseBits(const std::string& list) {
   if (!elements) return elements.error();
   std::vector<double> bits;
   for (const std::string& element : *elements) {
-    char* end = nullptr;
-    const double value = std::strtod(element.c_str(), &end);
-    if (*end != '\0' || !(value >= 2 && value <= 8)) {
+    const double value = ParseReal(element).value_or(0);
+    if (!(value >= 2 && value <= 8)) {
       return InvalidArgument(
           fmt::format("--bits {}: '{}' is not a number from 2 to 8; write e.g. 3,4,4.5", list, element));
     }

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <limits>
 
 #include "tersekv/cache.h"
@@ -80,31 +79,6 @@ Result<llama::SessionOptions> MakeSessionOptions(const EngineOptions& options, c
     session.kv_bytes = *bytes;
   }
   return session;
-}
-
-Result<size_t> ParseBytes(std::string_view text) {
-  const auto bad = [&] {
-    return InvalidArgument(fmt::format("'{}' is not a size: write a positive number with K, M or G, e.g. 64M", text));
-  };
-  size_t digits = 0;
-  while (digits < text.size() && (std::isdigit(static_cast<unsigned char>(text[digits])) || text[digits] == '.')) {
-    ++digits;
-  }
-  const std::string number(text.substr(0, digits));
-  std::string suffix(text.substr(digits));
-  for (char& c : suffix) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  if (number.empty() || number == "." || std::count(number.begin(), number.end(), '.') > 1) return bad();
-  double scale = 1;
-  if (!suffix.empty() && suffix != "B") {
-    const size_t at = std::string_view("KMG").find(suffix[0]);
-    if (at == std::string_view::npos) return bad();
-    if (suffix.size() > 1 && suffix.substr(1) != "B" && suffix.substr(1) != "IB") return bad();
-    for (size_t i = 0; i <= at; ++i) scale *= 1024;
-  }
-  const double bytes = std::stod(number) * scale;
-  if (!(bytes >= 1)) return bad();
-  if (bytes > 9e15) return InvalidArgument(fmt::format("'{}' is beyond what this machine can address", text));
-  return static_cast<size_t>(bytes);
 }
 
 const std::vector<std::string>& StockCaches() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tersekv/llama.h"
+#include "tersekv/numbers.h"
 #include "tersekv/status.h"
 
 namespace tersekv::cli {
@@ -35,9 +36,6 @@ Arithmetic ArithmeticOf(const std::string& name);  // "int16", "exact", "fast"
 void AddKvBytesOption(CLI::App* app, EngineOptions* options);
 void AddJsonOption(CLI::App* app, std::string* path);  // --json [FILE]; without a value "-"
 Result<llama::SessionOptions> MakeSessionOptions(const EngineOptions& options, const std::string& kv);
-
-// "64M" -> 67108864; suffixes K, M, G (powers of 1024), with or without "B" or "iB".
-Result<size_t> ParseBytes(std::string_view text);
 
 // The canonical name of a spec of ours or of a cache of llama.cpp ("stock-q8_0"); says so when it is unknown or not in
 // this build. "auto" passes: a profile decides when the session is opened.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/preload.h"
 
-#include <elf.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -9,37 +8,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <string_view>
 
 #include "cli/options.h"
+#include "cli/program.h"
 
 namespace tersekv::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Whether the dynamic loader will read LD_PRELOAD for it; scripts are run by a program that may.
-Status CheckDynamic(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  Elf64_Ehdr head = {};
-  in.read(reinterpret_cast<char*>(&head), sizeof head);
-  if (in.gcount() >= 2 && std::memcmp(&head, "#!", 2) == 0) return {};
-  if (in.gcount() != sizeof head || std::memcmp(head.e_ident, ELFMAG, SELFMAG) != 0 ||
-      head.e_ident[EI_CLASS] != ELFCLASS64) {
-    return Unsupported(fmt::format("{} is no 64-bit program", path));
-  }
-  for (int i = 0; i < head.e_phnum; ++i) {
-    Elf64_Phdr part = {};
-    in.seekg(static_cast<std::streamoff>(head.e_phoff + static_cast<uint64_t>(i) * head.e_phentsize));
-    in.read(reinterpret_cast<char*>(&part), sizeof part);
-    if (in && part.p_type == PT_INTERP) return {};
-  }
-  return Unsupported(
-      fmt::format("{} is linked statically, so that nothing can be put in front of its llama.cpp: use a build with "
-                  "shared libraries (BUILD_SHARED_LIBS=ON)",
-                  path));
-}
 
 // In our own environment, for the program that takes our place.
 Status SetVariables(const PreloadOptions& options) {
@@ -93,23 +70,36 @@ Status CheckPreload(const PreloadOptions& options) {
   const Result<std::string> kv = CheckKv(options.kv);
   if (!kv) return kv.error();
   const Result<std::string> object = FindPreloadObject();
-  return object.status();
+  if (!object) return object.error();
+  // ld.so takes the list apart at these, expands $ORIGIN and its like, and goes on without what it does not find.
+  if (object->find_first_of(" :$") != std::string::npos) {
+    return Unsupported(
+        fmt::format("LD_PRELOAD cannot name '{}': no blank, ':' or '$' may be in its path; build or install TerseKV in "
+                    "another folder",
+                    *object));
+  }
+  return {};
 }
 
-Result<std::string> FindDynamicProgram(const std::string& name) {
-  std::vector<std::string> candidates = {name};
-  if (name.find('/') == std::string::npos) {
-    candidates.clear();
-    const char* path = std::getenv("PATH");
-    std::stringstream folders(path != nullptr ? path : "");
-    for (std::string folder; std::getline(folders, folder, ':');) candidates.push_back(folder + "/" + name);
+Result<std::string> CheckProgram(const std::string& name) {
+  const Result<Program> program = FindDynamicProgram(name);
+  if (!program) return program.error();
+  switch (FindLibllama(*program)) {
+    case Libllama::kInside:
+      return Unsupported(
+          fmt::format("{} has llama.cpp linked into it, so that nothing can be put in front: use a build with shared "
+                      "libraries (BUILD_SHARED_LIBS=ON)",
+                      program->path));
+    case Libllama::kNone:
+      if (!program->loader.empty()) {
+        fmt::print(stderr, "note: {} brings no libllama: something is packed only if it loads one later\n",
+                   program->path);
+      }
+      [[fallthrough]];
+    case Libllama::kShared:
+      return program->path;
   }
-  for (const std::string& candidate : candidates) {
-    if (access(candidate.c_str(), X_OK) != 0 || fs::is_directory(candidate)) continue;
-    if (const Status s = CheckDynamic(candidate); !s.ok()) return s;
-    return candidate;
-  }
-  return NotFound(fmt::format("{} is not in PATH and no program: give its path", name));
+  return program->path;
 }
 
 CLI::App* AddExec(CLI::App* app, ExecOptions* options) {
@@ -123,14 +113,17 @@ CLI::App* AddExec(CLI::App* app, ExecOptions* options) {
 }
 
 int Exec(const ExecOptions& options) {
-  const Result<std::string> program = FindDynamicProgram(options.command[0]);
-  if (!program) return Fail(program.error());
+  const Result<std::string> program = CheckProgram(options.command[0]);
+  return program ? Start(*program, options) : Fail(program.error());
+}
+
+int Start(const std::string& program, const ExecOptions& options) {
   if (const Status s = SetVariables(options.preload); !s.ok()) return Fail(s);
   std::vector<char*> arguments;
   for (const std::string& a : options.command) arguments.push_back(const_cast<char*>(a.c_str()));
   arguments.push_back(nullptr);
-  execv(program->c_str(), arguments.data());
-  return Fail(Internal(fmt::format("{} does not start: {}", *program, std::strerror(errno))));
+  execv(program.c_str(), arguments.data());
+  return Fail(Internal(fmt::format("{} does not start: {}", program, std::strerror(errno))));
 }
 
 CLI::App* AddServe(CLI::App* app, ServeOptions* options) {

@@ -32,14 +32,16 @@ struct ServeOptions {
 };
 
 CLI::App* AddExec(CLI::App* app, ExecOptions* options);
-int Exec(const ExecOptions& options);  // returns only on failure
+int Exec(const ExecOptions& options);                               // returns only on failure
+int Start(const std::string& program, const ExecOptions& options);  // the same with a path of CheckProgram
 CLI::App* AddServe(CLI::App* app, ServeOptions* options);
 int Serve(const ServeOptions& options);  // the server's exit code, 128 + its signal
 
 // Whether the options can work and the object is there.
 Status CheckPreload(const PreloadOptions& options);
-// A program by name or path as the shell finds it. kNotFound; kUnsupported: static, or not a program of this machine.
-Result<std::string> FindDynamicProgram(const std::string& name);
+// The path of a program that can run under the object: its llama.cpp is in a shared library, or comes in another way,
+// which is said on stderr. Errors as of FindDynamicProgram (program.h).
+Result<std::string> CheckProgram(const std::string& name);
 // libtersekv_preload.so beside this program: of a build or an installation.
 Result<std::string> FindPreloadObject();
 

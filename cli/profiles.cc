@@ -124,9 +124,8 @@ Result<std::vector<KvChoice>> ChooseKvList(const std::string& list, double bits,
   for (const std::string& element : *elements) {
     double average = 0;
     if (element.starts_with("bits=")) {
-      char* end = nullptr;
-      average = std::strtod(element.c_str() + 5, &end);
-      if (*end != '\0' || !(average >= 2 && average <= 8)) {
+      average = ParseReal(std::string_view(element).substr(5)).value_or(0);
+      if (!(average >= 2 && average <= 8)) {
         return InvalidArgument(fmt::format("'{}': average bits are a number from 2 to 8, e.g. bits=4", element));
       }
     }

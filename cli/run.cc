@@ -216,6 +216,16 @@ Status Reuse(const RunOptions& options, std::span<const int32_t> prompt, llama::
   return {};
 }
 
+Status SaveAnswer(const RunOptions& options, const llama::Session& session, const Answer& answer) {
+  if (options.save_session.empty()) return {};
+  const int64_t held = session.Length(0), known = static_cast<int64_t>(answer.history.size());
+  if (held != known) {
+    return Internal(fmt::format("'{}' was not saved: the cache holds {} tokens and prompt and answer are {}",
+                                options.save_session, held, known));
+  }
+  return session.Save(options.save_session, 0, answer.history);
+}
+
 Status RunPrompt(const RunOptions& options) {
   if (options.chat && options.no_chat) return InvalidArgument("--chat and --no-chat exclude each other: give one");
   const auto text = UserText(options);
@@ -265,15 +275,14 @@ Status RunPrompt(const RunOptions& options) {
   progress.Finish();
 
   status = Generate(options, &session, *prompt, ctx, options.json != "-", &answer);
-  if (!options.save_session.empty() && session.Length(0) == static_cast<int64_t>(answer.history.size())) {
-    if (Status saved = session.Save(options.save_session, 0, answer.history); !saved.ok()) return saved;
-  }
+  const Status saved = SaveAnswer(options, session, answer);
   if (!options.quiet) PrintFigures(options, *choice, session, answer);
   if (!options.json.empty()) {
     const Status written = WriteText(options.json, Dump(Envelope(Json::array({RowOf(*choice, session, answer)}))));
     if (!written.ok()) return written;
   }
-  return status;
+  if (!status.ok() && !saved.ok()) return Status(status.code(), status.message() + "; " + saved.message());
+  return status.ok() ? saved : status;
 }
 
 }  // namespace

@@ -25,18 +25,28 @@ void Forward(int signal) {
   if (server_process > 0) kill(server_process, signal);
 }
 
+// Where to ask a server that listens at all addresses.
+std::string Reachable(const std::string& host) {
+  if (host == "0.0.0.0") return "127.0.0.1";
+  return host == "::" ? "::1" : host;
+}
+
+std::string InUrl(const std::string& host) { return host.find(':') != std::string::npos ? "[" + host + "]" : host; }
+
 // A socket that is connected to the server, -1 when nobody listens.
 int Connect(const std::string& host, int port) {
   addrinfo hints = {}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
-  const std::string address = host == "0.0.0.0" ? "127.0.0.1" : host;
-  if (getaddrinfo(address.c_str(), fmt::format("{}", port).c_str(), &hints, &found) != 0) return -1;
-  int s = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC, 0);
-  const timeval limit = {2, 0};
-  if (s >= 0) setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  if (s >= 0 && connect(s, found->ai_addr, found->ai_addrlen) != 0) {
-    close(s);
-    s = -1;
+  if (getaddrinfo(Reachable(host).c_str(), fmt::format("{}", port).c_str(), &hints, &found) != 0) return -1;
+  int s = -1;
+  for (const addrinfo* a = found; a != nullptr && s < 0; a = a->ai_next) {
+    s = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, 0);
+    const timeval limit = {2, 0};
+    if (s >= 0) setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    if (s >= 0 && connect(s, a->ai_addr, a->ai_addrlen) != 0) {
+      close(s);
+      s = -1;
+    }
   }
   freeaddrinfo(found);
   return s;
@@ -46,7 +56,7 @@ int Connect(const std::string& host, int port) {
 bool Healthy(const std::string& host, int port) {
   const int s = Connect(host, port);
   if (s < 0) return false;
-  const std::string request = fmt::format("GET /health HTTP/1.0\r\nHost: {}\r\n\r\n", host);
+  const std::string request = fmt::format("GET /health HTTP/1.0\r\nHost: {}\r\n\r\n", InUrl(Reachable(host)));
   char answer[16] = {};
   const bool healthy = send(s, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size()) &&
                        recv(s, answer, 12, MSG_WAITALL) == 12 && std::memcmp(answer + 8, " 200", 4) == 0;
@@ -59,7 +69,7 @@ int ExitCode(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 
 }  // namespace
 
 int Serve(const ServeOptions& options) {
-  const Result<std::string> program = FindDynamicProgram(options.server);
+  const Result<std::string> program = CheckProgram(options.server);
   if (!program) return Fail(program.error());
   if (access(options.model.c_str(), R_OK) != 0) {
     return Fail(NotFound(fmt::format("model '{}' cannot be read: {}", options.model, std::strerror(errno))));
@@ -82,18 +92,27 @@ int Serve(const ServeOptions& options) {
   // Signals wait until both sides know what to do with them.
   sigset_t passed_on, before;
   sigemptyset(&passed_on);
-  for (const int signal : kPassedOn) sigaddset(&passed_on, signal);
+  for (const int signal : kPassedOn) {
+    struct sigaction given {};
+    sigaction(signal, nullptr, &given);
+    if (given.sa_handler != SIG_IGN) sigaddset(&passed_on, signal);  // else (nohup) the server shall ignore it too
+  }
   sigprocmask(SIG_BLOCK, &passed_on, &before);
-  for (const int signal : kPassedOn) std::signal(signal, Forward);
+  const auto handle = [&passed_on](void (*handler)(int)) {
+    for (const int signal : kPassedOn) {
+      if (sigismember(&passed_on, signal) == 1) std::signal(signal, handler);
+    }
+  };
+  handle(Forward);
   const pid_t self = getpid(), process = fork();
   if (process < 0) return Fail(Internal(fmt::format("no new process: {}", std::strerror(errno))));
   if (process == 0) {
-    for (const int signal : kPassedOn) std::signal(signal, SIG_DFL);
+    handle(SIG_DFL);
     setpgid(0, 0);  // a Ctrl-C reaches it once, through us
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != self) _exit(kExitFailure);  // we were killed before that
     sigprocmask(SIG_SETMASK, &before, nullptr);
-    _exit(Exec(exec));
+    _exit(Start(*program, exec));
   }
   server_process = process;
   sigprocmask(SIG_SETMASK, &before, nullptr);
@@ -107,8 +126,8 @@ int Serve(const ServeOptions& options) {
     }
     if (told) continue;  // a signal came
     if (Healthy(options.host, options.port)) {
-      fmt::print(stderr, "tersekv: serving {} at http://{}:{} (OpenAI clients: /v1)\n", options.model, options.host,
-                 options.port);
+      fmt::print(stderr, "tersekv: serving {} at http://{}:{} (OpenAI clients: /v1)\n", options.model,
+                 InUrl(Reachable(options.host)), options.port);
       told = true;
     } else {
       usleep(100 * 1000);

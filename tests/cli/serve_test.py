@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`tersekv exec` and `serve` around programs of llama.cpp: serve_test.py TERSEKV LLAMA_BIN."""
+"""`tersekv exec` and `serve` around programs of llama.cpp: serve_test.py TERSEKV LLAMA_BIN PRELOAD [TEST...]."""
 import json
+import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 import urllib.request
@@ -14,7 +17,7 @@ import urllib.request
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "hosts"))
 import preload  # noqa: E402
 
-TERSEKV, BIN = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+TERSEKV, BIN, OBJECT = map(pathlib.Path, sys.argv[1:4])
 
 
 def tersekv(*args):
@@ -48,20 +51,90 @@ class Serve(unittest.TestCase):
             port = taken.getsockname()[1]
             self.refused(2, [str(port), "--port"], "serve", "-m", model, "--server", BIN / "llama-server", "--port", port)
 
-    def test_serve(self):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+    def started(self, *arguments, **how):
+        """(server, its port, what it said until it served)"""
+        port = preload.free_port()
         command = [TERSEKV, "serve", "-m", preload.random_model(), "--kv", "k4v4", "--port", port, "--slots", "2",
-                   "--server", BIN / "llama-server", "--ctx", "1024", "--", "-t", "2"]
+                   "--server", BIN / "llama-server", "--ctx", "1024", *arguments, "--", "-t", "2"]
         server = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                                  env=preload.environment())
+                                  env=preload.environment(), **how)
+        self.addCleanup(server.stderr.close)
+        self.addCleanup(server.kill)
         lines = []
         for line in server.stderr:
             lines.append(line)
             if "tersekv: serving" in line:
                 break
         self.assertIn(f":{port} ", lines[-1], "".join(lines))
-        self.assertTrue(any("k4v4" in line for line in lines))
+        return server, port, "".join(lines)
+
+    def healthy(self, port, host="127.0.0.1"):
+        with urllib.request.urlopen(f"http://{host}:{port}/health", timeout=60) as answer:
+            return answer.status == 200
+
+    def test_programs_that_cannot_be_packed(self):
+        server = bytearray((BIN / "llama-server").read_bytes())
+        with tempfile.TemporaryDirectory() as folder:
+            def program(name, data):
+                path = pathlib.Path(folder, name)
+                path.write_bytes(data)
+                path.chmod(0o755)
+                return path
+
+            other = bytearray(server)
+            other[18:20] = (183 if server[18] != 183 else 62).to_bytes(2, "little")  # e_machine
+            self.refused(1, ["other", "aarch64", "x86-64"], "exec", "--", program("other", other))
+            static = bytearray(server)
+            first, size, count = (int.from_bytes(static[at:at + n], "little") for at, n in ((32, 8), (54, 2), (56, 2)))
+            for i in range(first, first + size * count, size):
+                if static[i:i + 4] == (3).to_bytes(4, "little"):  # PT_INTERP
+                    static[i:i + 4] = bytes(4)
+            self.refused(1, ["statically", "BUILD_SHARED_LIBS"], "exec", "--", program("static", static))
+            true = pathlib.Path(shutil.which("true")).read_bytes()
+            inside = program("inside", true + b"\0" * (1 << 20) + b"14llama_memory_i\0")
+            self.refused(1, ["inside", "linked into it", "BUILD_SHARED_LIBS"], "exec", "--", inside)
+            self.refused(1, ["linked into it"], "serve", "-m", preload.random_model(), "--server", inside)
+            self.refused(1, ["no program"], "exec", "--", program("empty", b""))
+            done = tersekv("exec", "--", program("without", true))
+            self.assertEqual(done.returncode, 0)
+            self.assertRegex(done.stderr, r"note: \S+/without brings no libllama")
+            self.assertNotIn("note:", tersekv("exec", "--", BIN / "llama-bench", "--help").stderr)
+
+    def test_a_folder_that_ld_preload_cannot_name(self):
+        for name in ("a b", "a:b", "a$b"):
+            with tempfile.TemporaryDirectory(suffix=name) as folder:
+                for file in (TERSEKV, OBJECT):
+                    shutil.copy(file, folder)
+                done = subprocess.run([f"{folder}/tersekv", "exec", "--", "true"], capture_output=True, text=True,
+                                      env=preload.environment())
+                self.assertEqual(done.returncode, 1, done.stderr)
+                for word in (f"{folder}/libtersekv_preload.so", "another folder"):
+                    self.assertIn(word, done.stderr)
+
+    def test_hang_up_is_ignored_under_nohup(self):
+        server, port, _ = self.started(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        children = pathlib.Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+        for process in (server.pid, *map(int, children)):
+            os.kill(process, signal.SIGHUP)
+        time.sleep(0.3)
+        self.assertTrue(self.healthy(port))
+        server.terminate()
+        self.assertEqual(server.wait(30), 0)
+
+    def test_all_addresses(self):
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError:
+            self.skipTest("this machine has no IPv6")
+        server, port, said = self.started("--host", "::")
+        self.assertIn(f"//[::1]:{port} ", said)
+        self.assertTrue(self.healthy(port, "[::1]"))
+        server.terminate()
+        self.assertEqual(server.wait(30), 0)
+
+    def test_serve(self):
+        server, port, said = self.started()
+        self.assertIn("k4v4", said)
         request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(
             {"prompt": "On day 1", "max_tokens": 4, "temperature": 0}).encode(), {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -76,4 +149,4 @@ class Serve(unittest.TestCase):
 
 if __name__ == "__main__":
     preload.need(BIN / "llama-server", BIN / "llama-bench", TERSEKV)
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    unittest.main(argv=sys.argv[:1] + sys.argv[4:], verbosity=2)

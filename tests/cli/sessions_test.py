@@ -36,6 +36,11 @@ class Sessions(cli_test.Case):
         self.refused(2, ["weights"], "run", "-m", self.other, "-p", "x", "--no-chat", "--session", saved)
         self.refused(2, ["k4v4", "k3v3"], *run[:-1], "k3v3", "--session", saved)
         self.refused(1, ["session"], *run[:-1], "stock-f16", "--session", saved)
+        # The answer and its figures are there although nothing could be saved.
+        done = cli_test.tersekv(*run[:-1], "stock-f16", "-n", "2", "--save-session", self.folder / "no.tkvs", "--json")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["rows"][0]["tokens"], 2)
+        self.assertIn("session", done.stderr)
         damaged = bytearray(saved.read_bytes())
         damaged[len(damaged) // 2] ^= 1
         (self.folder / "damaged.tkvs").write_bytes(damaged)

@@ -46,21 +46,6 @@ TEST(Utf8, WhatIsBrokenIsReplaced) {
   EXPECT_EQ(stream.Push("c"), "c");
 }
 
-TEST(ParseBytes, SuffixesAndErrors) {
-  EXPECT_EQ(*ParseBytes("64M"), size_t{64} << 20);
-  EXPECT_EQ(*ParseBytes("1.5k"), 1536u);
-  EXPECT_EQ(*ParseBytes("2GiB"), size_t{2} << 30);
-  EXPECT_EQ(*ParseBytes("2gb"), size_t{2} << 30);
-  EXPECT_EQ(*ParseBytes("123"), 123u);
-  EXPECT_EQ(*ParseBytes("123B"), 123u);
-  for (const char* bad : {"", "M", "-1", "64X", "1.2.3M", "64MM", "0", "0.1", "64 M", ".", "nan"}) {
-    const auto result = ParseBytes(bad);
-    ASSERT_FALSE(result) << bad;
-    EXPECT_NE(result.error().message().find(std::string("'") + bad + "'"), std::string::npos);
-  }
-  EXPECT_FALSE(ParseBytes("99999999999G"));
-}
-
 TEST(CheckKv, KnowsOursAndStock) {
   EXPECT_EQ(*CheckKv("k4v4"), "k4v4");
   EXPECT_EQ(*CheckKv("stock-q8_0"), "stock-q8_0");

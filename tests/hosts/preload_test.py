@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Unmodified llama.cpp programs under libtersekv_preload.so: preload_test.py PRELOAD LLAMA_BIN [TEST...]."""
+import pathlib
 import re
 import subprocess
 import sys
@@ -74,14 +75,15 @@ class Variables(unittest.TestCase):
                 ({"kv": "k9v9"}, ["TERSEKV_KV=k9v9"]),
                 ({"kv": "k4v4", "CTX": "many"}, ["TERSEKV_CTX=many", "auto"]),
                 ({"kv": "k4v4", "CTX": "-5"}, ["TERSEKV_CTX=-5"]),
-                ({"kv": "k4v4", "KV_BYTES": "lots"}, ["TERSEKV_KV_BYTES=lots", "512M"]),
+                ({"kv": "k4v4", "KV_BYTES": "lots"}, ["TERSEKV_KV_BYTES=lots", "64M"]),
                 ({"kv": "k4v4", "KV_BYTES": "64K"}, ["TERSEKV_KV_BYTES is 65536", "tokens"]),
                 ({"kv": "k4v4", "STRICT": "yes"}, ["TERSEKV_STRICT=yes", "0 or 1"]),
                 ({"kv": "k4v4", "LOG": "9"}, ["TERSEKV_LOG=9"]),
                 ({"kv": "k4v4", "PREFILL": "raw"}, ["TERSEKV_PREFILL=raw", "decode"]),
                 ({"kv": "k4v4", "DETERMINISTIC": "x"}, ["TERSEKV_DETERMINISTIC=x"]),
                 ({"kv": "k4v4", "PROFILE": "/nowhere.tkvp"}, ["TERSEKV_PROFILE=/nowhere.tkvp"]),
-                ({"kv": "k4v4", "BITS": "4"}, ["TERSEKV_BITS=4", "TERSEKV_PROFILE"])):
+                ({"kv": "k4v4", "BITS": "4"}, ["TERSEKV_BITS=4", "TERSEKV_PROFILE"]),
+                ({"kv": "k4v4", "BITS": "4,5"}, ["TERSEKV_BITS=4,5", "3.5"])):
             with self.subTest(**variables):
                 code, said = self.bench(preload.environment(SO, **variables))
                 self.assertNotEqual(code, 0, said)
@@ -119,6 +121,14 @@ class Memory(unittest.TestCase):
                             preload.environment(SO, "k4v4")) as s:
             self.assertEqual(s.complete("x" * 700)["error"]["code"], 400)
             self.assertEqual(len(s.complete("x" * 300)["tokens"]), 24)
+
+    def test_a_slot_file_that_is_a_folder_is_an_error_of_the_request(self):
+        with preload.Server(SERVER, MODEL, ["-c", 512, "-np", 1, "-b", 256], preload.environment(SO, "k4v4")) as s:
+            pathlib.Path(s.folder, "folder").mkdir()
+            for action in ("save", "restore"):
+                self.assertIn("error", s.post(f"/slots/0?action={action}", {"filename": "folder"}))
+            self.assertEqual(len(s.complete("x" * 30)["tokens"]), 24)
+            self.assertIn("is a folder", s.said())
 
 
 if __name__ == "__main__":

@@ -154,6 +154,10 @@ int Context::Check(std::span<const BatchToken> batch) const {
 }
 
 int Context::Decode(std::span<const BatchToken> batch, const std::function<int()>& run) {
+  if (broken_) {
+    Say(0, "this context failed in the middle of a change, see above, and is not used any more: make a new one");
+    return kFailed;
+  }
   if (!causal_) {
     Say(0, "attention that is not causal was asked for: packed attention is causal");
     return kInvalid;
@@ -162,6 +166,7 @@ int Context::Decode(std::span<const BatchToken> batch, const std::function<int()
   std::vector<StepToken> tokens;
   for (const BatchToken& t : batch) tokens.push_back({t.seqs[0], t.pos});
   const History::Mark mark = history_.MarkOf(tokens);
+  history_.Changed();
   hook_.Begin(tokens);
   const int rc = run();
   const Status status = hook_.End(rc == 0);

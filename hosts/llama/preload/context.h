@@ -46,6 +46,9 @@ class Context {
   int Decode(std::span<const BatchToken> batch, const std::function<int()>& run);
   void Clear(bool data);
   void SetCausal(bool causal) { causal_ = causal; }
+  // Something was left half done: no more decoding, no more states.
+  void Break() { broken_ = true; }
+  bool broken() const { return broken_; }
 
  private:
   Context(std::shared_ptr<const Model> model, const Sizes& sizes, std::unique_ptr<KvCache> cache, HostMode mode,
@@ -63,7 +66,7 @@ class Context {
   StateCodec state_;
   llama_context* handle_ = nullptr;
   llama_memory_t memory_ = nullptr;
-  bool causal_ = true;
+  bool causal_ = true, broken_ = false;
 };
 
 }  // namespace tersekv::llama::preload

@@ -6,7 +6,6 @@
 #include "hosts/llama/preload/abi.h"
 #include "hosts/llama/preload/interpose.h"
 #include "hosts/llama/preload/policy.h"
-#include "hosts/llama/preload/say.h"
 
 namespace tersekv::llama::preload {
 namespace {
@@ -23,14 +22,18 @@ Decision Decide(llama_model* model, const WideContextParams& params, std::shared
   return DecideByModel(**described);
 }
 
-llama_context* NewContext(llama_model* model, const WideContextParams& params) {
-  const auto real = Recast<InitFromWide>(&TERSEKV_REAL(llama_init_from_model));
+struct Made {
+  llama_context* context = nullptr;
+  bool pass = false;  // it is the real function's turn
+};
+
+Made Make(llama_model* model, const WideContextParams& params) {
   const Result<Settings>& settings = TheSettings();
   if (!settings) {
     Say(0, "refused: {}", settings.error().message());
-    return nullptr;
+    return {};
   }
-  if (!settings->active() || model == nullptr || Registry::Get().HowLoaded(model).measuring) return real(model, params);
+  if (!settings->active() || model == nullptr || Registry::Get().HowLoaded(model).measuring) return {nullptr, true};
   std::shared_ptr<const Model> described;
   Decision decision = Decide(model, params, &described);
   if (decision.kind == Decision::kAdopt) {
@@ -38,22 +41,34 @@ llama_context* NewContext(llama_model* model, const WideContextParams& params) {
     if (context) {
       llama_context* handle = (*context)->handle();
       Registry::Get().Add(std::move(*context));
-      return handle;
+      return {handle, false};
     }
     const bool budget = context.error().code() == StatusCode::kOutOfBudget;
     decision = {budget ? Decision::kRefuse : Decision::kPass, context.error().message()};
   }
   decision = Settle(std::move(decision), *settings);
-  return decision.kind == Decision::kPass ? real(model, params) : nullptr;
+  return {nullptr, decision.kind == Decision::kPass};
 }
 
-llama_model* LoadModelFile(const char* path, const WideModelParams& params) {
+llama_context* NewContext(const char* function, llama_model* model, const WideContextParams& params) {
+  const auto real = Recast<InitFromWide>(&TERSEKV_REAL(llama_init_from_model));
+  const Made made = Guard(function, Made(), [&] { return Make(model, params); });
+  return made.pass ? real(model, params) : made.context;
+}
+
+llama_model* LoadModelFile(const char* function, const char* path, const WideModelParams& params) {
   llama_model* model = Recast<LoadWide>(&TERSEKV_REAL(llama_model_load_from_file))(path, params);
-  const Result<Settings>& settings = TheSettings();
-  if (model != nullptr && settings && settings->active() && CheckAbi().ok()) {
-    Registry::Get().AddModel(model, {path, params.params.no_alloc});
-  }
-  return model;
+  if (model == nullptr) return model;
+  const bool known = Guard(function, false, [&] {
+    const Result<Settings>& settings = TheSettings();
+    if (settings && settings->active() && CheckAbi().ok()) {
+      Registry::Get().AddModel(model, {path, params.params.no_alloc});
+    }
+    return true;
+  });
+  if (known) return model;
+  TERSEKV_REAL(llama_model_free)(model);
+  return nullptr;
 }
 
 }  // namespace
@@ -68,25 +83,36 @@ TERSEKV_INTERPOSED llama_model* TersekvLoad(const char* path,
 TERSEKV_INTERPOSED llama_model* TersekvLoadOld(const char* path,
                                                WideModelParams params) __asm__("llama_load_model_from_file");
 
-llama_context* TersekvInit(llama_model* model, WideContextParams params) { return NewContext(model, params); }
-llama_context* TersekvNewContext(llama_model* model, WideContextParams params) { return NewContext(model, params); }
-llama_model* TersekvLoad(const char* path, WideModelParams params) { return LoadModelFile(path, params); }
-llama_model* TersekvLoadOld(const char* path, WideModelParams params) { return LoadModelFile(path, params); }
+llama_context* TersekvInit(llama_model* model, WideContextParams params) {
+  return NewContext("llama_init_from_model", model, params);
+}
+llama_context* TersekvNewContext(llama_model* model, WideContextParams params) {
+  return NewContext("llama_new_context_with_model", model, params);
+}
+llama_model* TersekvLoad(const char* path, WideModelParams params) {
+  return LoadModelFile("llama_model_load_from_file", path, params);
+}
+llama_model* TersekvLoadOld(const char* path, WideModelParams params) {
+  return LoadModelFile("llama_load_model_from_file", path, params);
+}
 
 TERSEKV_INTERPOSED void llama_model_free(llama_model* model) {
-  Registry::Get().RemoveModel(model);
+  Guard(__func__, false, [&] { return Registry::Get().RemoveModel(model), true; });
   TERSEKV_REAL(llama_model_free)(model);
 }
 
 TERSEKV_INTERPOSED void llama_free_model(llama_model* model) { llama_model_free(model); }
 
 TERSEKV_INTERPOSED void llama_free(llama_context* context) {
-  if (const std::unique_ptr<Context> ours = Registry::Get().Take(context)) {
+  const bool freed = Guard(__func__, true, [&] {
+    const std::unique_ptr<Context> ours = Registry::Get().Take(context);
+    if (ours == nullptr) return false;
+    if (ours->broken()) return true;
     const CacheUsage usage = ours->history().cache()->Usage();
     Say(2, "context freed with {} tokens in {} bytes", usage.tokens, usage.bytes_used);
-    return;
-  }
-  TERSEKV_REAL(llama_free)(context);
+    return true;
+  });
+  if (!freed) TERSEKV_REAL(llama_free)(context);
 }
 
 TERSEKV_INTERPOSED uint32_t llama_n_ctx(const llama_context* context) {

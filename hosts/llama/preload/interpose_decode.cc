@@ -7,6 +7,8 @@
 namespace tersekv::llama::preload {
 namespace {
 
+constexpr int32_t kFailed = -3;  // of llama_decode: something inside
+
 int32_t DecodeOurs(Context* ours, llama_batch batch) {
   const auto n = static_cast<size_t>(batch.n_tokens);
   std::vector<BatchToken> tokens(n);
@@ -34,11 +36,16 @@ RecordedBatch* Recorded(const llama_batch_ext* batch) { return Registry::Get().F
 // After the real function has added token `index`.
 int32_t RecordToken(const llama_batch_ext* batch, int32_t index, llama_seq_id seq) {
   if (index < 0) return index;
-  if (RecordedBatch* recorded = Recorded(batch)) {
-    recorded->tokens.resize(static_cast<size_t>(index) + 1);
-    recorded->tokens[static_cast<size_t>(index)] = {0, {seq}};
-  }
-  return index;
+  RecordedBatch* recorded = Recorded(batch);
+  if (recorded == nullptr) return index;
+  return Guard(
+      "llama_batch_ext_add", int32_t{-1},
+      [&] {
+        recorded->tokens.resize(static_cast<size_t>(index) + 1);
+        recorded->tokens[static_cast<size_t>(index)] = {0, {seq}};
+        return index;
+      },
+      [recorded] { recorded->failed = true; });
 }
 
 BatchToken* RecordedToken(const llama_batch_ext* batch, int32_t index) {
@@ -52,22 +59,28 @@ BatchToken* RecordedToken(const llama_batch_ext* batch, int32_t index) {
 TERSEKV_INTERPOSED int32_t llama_decode(llama_context* context, llama_batch batch) {
   Context* ours = Ours(context);
   if (ours == nullptr || batch.n_tokens <= 0) return TERSEKV_REAL(llama_decode)(context, batch);
-  return DecodeOurs(ours, batch);
+  return Change(__func__, ours, kFailed, [&] { return DecodeOurs(ours, batch); });
 }
 
 TERSEKV_INTERPOSED int32_t llama_process(llama_context* context, llama_process_type type, llama_batch_ext* batch) {
   Context* ours = Ours(context);
   const RecordedBatch* recorded = Recorded(batch);
+  if (ours != nullptr && recorded != nullptr && recorded->failed) return kFailed;
   if (ours == nullptr || recorded == nullptr || recorded->tokens.empty() || type != LLAMA_PROCESS_TYPE_DECODE) {
     return TERSEKV_REAL(llama_process)(context, type, batch);
   }
-  return ours->Decode(recorded->tokens, [&] { return TERSEKV_REAL(llama_process)(context, type, batch); });
+  return Change(__func__, ours, kFailed, [&] {
+    return ours->Decode(recorded->tokens, [&] { return TERSEKV_REAL(llama_process)(context, type, batch); });
+  });
 }
 
 TERSEKV_INTERPOSED llama_batch_ext* llama_batch_ext_init(llama_context* context) {
   llama_batch_ext* batch = TERSEKV_REAL(llama_batch_ext_init)(context);
-  if (batch != nullptr && Ours(context) != nullptr) Registry::Get().AddBatch(batch);
-  return batch;
+  if (batch == nullptr || Ours(context) == nullptr) return batch;
+  const bool known = Guard(__func__, false, [&] { return Registry::Get().AddBatch(batch), true; });
+  if (known) return batch;
+  TERSEKV_REAL(llama_batch_ext_free)(batch);
+  return nullptr;
 }
 
 TERSEKV_INTERPOSED void llama_batch_ext_free(llama_batch_ext* batch) {
@@ -76,7 +89,7 @@ TERSEKV_INTERPOSED void llama_batch_ext_free(llama_batch_ext* batch) {
 }
 
 TERSEKV_INTERPOSED void llama_batch_ext_clear(llama_batch_ext* batch) {
-  if (RecordedBatch* recorded = Recorded(batch)) recorded->tokens.clear();
+  if (RecordedBatch* recorded = Recorded(batch)) *recorded = {};
   TERSEKV_REAL(llama_batch_ext_clear)(batch);
 }
 
@@ -94,10 +107,10 @@ TERSEKV_INTERPOSED int32_t llama_batch_ext_add_embd(llama_batch_ext* batch, llam
 
 TERSEKV_INTERPOSED bool llama_batch_ext_add_seq(llama_batch_ext* batch, int32_t index, llama_seq_id seq) {
   if (!TERSEKV_REAL(llama_batch_ext_add_seq)(batch, index, seq)) return false;
-  if (BatchToken* token = RecordedToken(batch, index); token != nullptr && token->seqs[0] != seq) {
-    token->seqs.push_back(seq);
-  }
-  return true;
+  BatchToken* token = RecordedToken(batch, index);
+  if (token == nullptr || token->seqs[0] == seq) return true;
+  return Guard(
+      __func__, false, [&] { return token->seqs.push_back(seq), true; }, [batch] { Recorded(batch)->failed = true; });
 }
 
 TERSEKV_INTERPOSED bool llama_batch_ext_set_pos(llama_batch_ext* batch, int32_t index, const llama_pos* pos) {

@@ -17,6 +17,7 @@ namespace tersekv::llama::preload {
 // A llama_batch_ext of the program: its fields are hidden, so the calls that fill it are written down.
 struct RecordedBatch {
   std::vector<BatchToken> tokens;
+  bool failed = false;  // a call could not be written down
 };
 
 // How the program loaded a model.

@@ -20,4 +20,9 @@ void Say(int level, fmt::format_string<Args...> format, Args&&... args) {
   std::fputs(line.c_str(), stderr);
 }
 
+// A function of llama.h that failed by an exception. Allocates nothing: memory may be what has run out.
+inline void SayFailed(const char* function, const char* why) {
+  std::fprintf(stderr, "tersekv: %s failed: %s\n", function, why);
+}
+
 }  // namespace tersekv::llama

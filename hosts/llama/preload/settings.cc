@@ -3,41 +3,18 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdlib>
 #include <string_view>
-#include <utility>
 
 #include "src/base/check.h"
 #include "tersekv/cache.h"
+#include "tersekv/numbers.h"
 
 namespace tersekv::llama {
 namespace {
 
 Status Wrong(const char* name, std::string_view value, std::string_view possible) {
   return InvalidArgument(fmt::format("{}={}: {}", name, value, possible));
-}
-
-bool ReadNumber(std::string_view text, int64_t* value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
-// "64M": suffixes K, M, G, T (powers of 1024), with or without "B" or "iB".
-bool ReadBytes(std::string_view text, size_t* bytes) {
-  if (text.ends_with("iB")) text.remove_suffix(2);
-  if (text.ends_with('B')) text.remove_suffix(1);
-  int shift = 0;
-  for (const auto& [suffix, power] : {std::pair{'K', 10}, {'M', 20}, {'G', 30}, {'T', 40}}) {
-    if (text.empty() || (text.back() & ~0x20) != suffix) continue;
-    shift = power;
-    text.remove_suffix(1);
-    break;
-  }
-  int64_t value = 0;
-  if (!ReadNumber(text, &value) || value <= 0 || value > (INT64_MAX >> shift)) return false;
-  *bytes = static_cast<size_t>(value) << shift;
-  return true;
 }
 
 }  // namespace
@@ -63,13 +40,18 @@ Result<Settings> ParseSettings(const std::function<const char*(const char*)>& ge
     if (v != "0" && v != "1") return Wrong("TERSEKV_STRICT", v, "0 or 1");
     settings.strict = v == "1";
   }
-  if (const auto v = read("TERSEKV_KV_BYTES"); !v.empty() && !ReadBytes(v, &settings.kv_bytes)) {
-    return Wrong("TERSEKV_KV_BYTES", v, "a number of bytes above 0, with K, M or G behind it if you like: 512M");
+  if (const auto v = read("TERSEKV_KV_BYTES"); !v.empty()) {
+    const Result<size_t> bytes = ParseBytes(v);
+    if (!bytes) return Wrong("TERSEKV_KV_BYTES", v, bytes.error().message());
+    settings.kv_bytes = *bytes;
   }
   if (const auto v = read("TERSEKV_CTX"); v == "auto") {
     settings.ctx = Settings::kAutoCtx;
-  } else if (!v.empty() && (!ReadNumber(v, &settings.ctx) || settings.ctx < 256 || settings.ctx > INT32_MAX - 256)) {
-    return Wrong("TERSEKV_CTX", v, "a number of tokens from 256 on, or auto: as many as the bytes hold");
+  } else if (!v.empty()) {
+    settings.ctx = ParseWhole(v).value_or(0);
+    if (settings.ctx < 256 || settings.ctx > INT32_MAX - 256) {
+      return Wrong("TERSEKV_CTX", v, "a number of tokens from 256 on, or auto: as many as the bytes hold");
+    }
   }
   if (const auto v = read("TERSEKV_PREFILL"); !v.empty() && v != "decode") {
     return Wrong("TERSEKV_PREFILL", v,
@@ -85,10 +67,8 @@ Result<Settings> ParseSettings(const std::function<const char*(const char*)>& ge
     settings.profile = std::make_shared<const Profile>(std::move(*profile));
   }
   if (const auto v = read("TERSEKV_BITS"); !v.empty()) {
-    char* end = nullptr;
-    const std::string text(v);
-    settings.bits = std::strtod(text.c_str(), &end);
-    if (*end != '\0' || !(settings.bits > 0)) return Wrong("TERSEKV_BITS", v, "an average of bits, as 3.5");
+    settings.bits = ParseReal(v).value_or(0);
+    if (!(settings.bits > 0)) return Wrong("TERSEKV_BITS", v, "an average of bits, as 3.5");
     if (settings.profile == nullptr) return Wrong("TERSEKV_BITS", v, "needs TERSEKV_PROFILE, which knows the bits");
     if (const auto entry = FindBudget(*settings.profile, settings.bits); !entry) {
       return Wrong("TERSEKV_BITS", v, entry.error().message());
@@ -97,8 +77,10 @@ Result<Settings> ParseSettings(const std::function<const char*(const char*)>& ge
   return settings;
 }
 
+// Never destroyed: contexts speak until the program has ended.
 const Result<Settings>& TheSettings() {
-  static const Result<Settings> settings = ParseSettings([](const char* name) { return std::getenv(name); });
+  static const Result<Settings>& settings =
+      *new Result<Settings>(ParseSettings([](const char* name) { return std::getenv(name); }));
   return settings;
 }
 

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <fstream>
-#include <iterator>
+#include <limits>
 #include <memory>
+#include <utility>
 
 #include "src/base/check.h"
 #include "src/io/crc64.h"
@@ -145,10 +145,9 @@ Result<size_t> StateCodec::SaveFile(const std::string& path, int32_t seq, std::s
 }
 
 Result<StateCodec::File> StateCodec::ReadFile(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return NotFound(fmt::format("{} cannot be read", path));
-  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
-  std::string_view rest = bytes;
+  Result<std::string> bytes = tersekv::ReadFile(path, "the saved state", std::numeric_limits<size_t>::max());
+  if (!bytes) return bytes.error();
+  std::string_view rest = *bytes;
   FileHead head;
   if (!Get(&rest, &head) || head.magic != kFileMagic) {
     return DataLoss(fmt::format("{} was not saved by TerseKV", path));
@@ -159,11 +158,11 @@ Result<StateCodec::File> StateCodec::ReadFile(const std::string& path) {
   file.tokens.resize(head.tokens);
   std::memcpy(file.tokens.data(), rest.data(), head.tokens * sizeof(int32_t));
   rest.remove_prefix(head.tokens * sizeof(int32_t));
-  const uint64_t crc = Crc64(std::string_view(bytes).substr(0, bytes.size() - rest.size()));
+  const uint64_t crc = Crc64(std::string_view(*bytes).substr(0, bytes->size() - rest.size()));
   uint64_t stored = 0;
   if (!Get(&rest, &stored) || stored != crc) return DataLoss(fmt::format("{} is damaged: its checksum differs", path));
-  file.state = rest;
-  file.bytes = bytes.size();
+  file.state_at = bytes->size() - rest.size();
+  file.bytes = std::move(*bytes);
   return file;
 }
 

@@ -36,9 +36,11 @@ class StateCodec {
   Result<size_t> SaveFile(const std::string& path, int32_t seq, std::span<const int32_t> tokens);
   struct File {
     std::vector<int32_t> tokens;
-    std::string state;
-    size_t bytes = 0;
+    std::string bytes;  // all of it
+    size_t state_at = 0;
+    std::string_view state() const { return std::string_view(bytes).substr(state_at); }
   };
+  // kNotFound, kInvalidArgument (a folder), kDataLoss (cut off, damaged, not ours), kUnsupported (another version).
   static Result<File> ReadFile(const std::string& path);
 
  private:
