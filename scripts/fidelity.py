@@ -17,8 +17,8 @@ RAW = "k4v4+rot=haar+mean=off+scale=off+norm=none+sink=0+win=0"
 ALL = f"""{RAW} k4v4+mean=off+scale=off k4v4+scale=off k4v4 k4v4+mean=profile bits=4 k4v4+mean=profile+win=0
 k4v4+mean=profile+sink=0+win=0 k4v4+mean=page+scale=off k4tv4t k4tv4t+mean=profile k4qv4q k4pv4p kivi-k4v4 q4_0
 q4_0+rot=h1 q4_0+rot=h1+mean=stats+sink=4+win=128 iq4_nl iq4_nl+rot=h1 nvfp4 nvfp4+rot=h1 mxfp4 mxfp4+rot=h1 fp8
-fp8+rot=h1 int8+rot=h1 q8_0 q8_0+rot=h1 q5_0 q5_0+rot=h1 k3.5qv3.5q bits=3.5 kivi-k4v3 k3v3 k3v3+mean=profile bits=3
-k3tv3t k3tv3t+mean=profile k3pv3p kivi-k3v3 kivi-k3v2-g32 k2.5qv2.5q bits=2.5 k2v2 k2tv2t""".split()
+fp8-head fp8-tensor fp8+rot=h1 int8+rot=h1 q8_0 q8_0+rot=h1 q5_0 q5_0+rot=h1 k3.5qv3.5q bits=3.5 kivi-k4v3 k3v3
+k3v3+mean=profile bits=3 k3tv3t k3tv3t+mean=profile k3pv3p kivi-k3v3 kivi-k3v2-g32 k2.5qv2.5q bits=2.5 k2v2 k2tv2t""".split()
 MAIN = f"""{RAW} k4v4 k4v4+scale=off k4v4+mean=profile bits=4 k4v4+mean=profile+win=0 k4tv4t+mean=profile kivi-k4v4
 q4_0+rot=h1 q4_0+rot=h1+mean=stats+sink=4+win=128 k3v3 k3v3+mean=profile bits=3 k3tv3t nvfp4+rot=h1 q8_0""".split()
 LISTS = {"all": ALL, "main": MAIN}
@@ -33,6 +33,7 @@ def options():
     parser.add_argument("--tokens", type=int, default=20480, help="scored at least (default: %(default)s)")
     parser.add_argument("--kv", default="all", help="specs, separated by commas, or a list: all, main")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    parser.add_argument("--threads", type=int, help="of each process (default: the machine's cores shared out)")
     parser.add_argument("--tersekv", default="build/release/cli/tersekv")
     parser.add_argument("--out", type=Path, required=True, help="folder for the parts and the result")
     return parser.parse_args()
@@ -56,7 +57,7 @@ def start(args, part, specs):
     if Path(f"{base}.json").exists():
         return None, base
     command = [args.tersekv, "eval", "-m", args.model, "--text", args.text, "--ctx", args.ctx, "--tokens", args.tokens,
-               "--profile", args.profile, "--threads", max(1, (os.cpu_count() or 2) // args.processes), "--kv",
+               "--profile", args.profile, "--threads", args.threads, "--kv",
                ",".join(specs), f"--json={base}.json", "--resume", f"{base}.state"]
     log = open(f"{base}.log", "w", encoding="utf-8")
     return subprocess.Popen(list(map(str, command)), stdout=log, stderr=subprocess.STDOUT), base
@@ -72,6 +73,7 @@ def progress(log):
 def wait(running):
     """Shows the slowest part until all have ended; the first failure ends them all."""
     running = [(process, base) for process, base in running if process]
+    start, end, shown_last = ("\r", "\033[K", "") if sys.stderr.isatty() else ("", "\n", "")
     while True:
         going = [process for process, _ in running if process.poll() is None]
         for process, base in running:
@@ -82,9 +84,12 @@ def wait(running):
         if not going:
             break
         slowest = min((progress(Path(f"{base}.log")) for _, base in running), key=lambda shown: shown[0])
-        print(f"\r{slowest[1]}\033[K", end="", file=sys.stderr, flush=True)
+        if slowest[1] != shown_last:
+            print(start, slowest[1], sep="", end=end, file=sys.stderr, flush=True)
+            shown_last = slowest[1]
         time.sleep(2)
-    print(file=sys.stderr)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
 
 
 def merge(parts, specs):
@@ -123,6 +128,7 @@ def main():
     args = options()
     specs = LISTS.get(args.kv) or args.kv.split(",")
     args.processes = min(args.processes, len(specs))
+    args.threads = args.threads or max(1, (os.cpu_count() or 2) // args.processes)
     args.out.mkdir(parents=True, exist_ok=True)
     claim(args, specs)
     running = [start(args, part, specs[part::args.processes]) for part in range(args.processes)]
