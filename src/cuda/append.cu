@@ -1,200 +1,114 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows -> codes and scales -> pages. A warp takes a span of tokens of one KV head and side, four tokens at a time
-// (eight lanes a row). Sixteen tokens that fill a block write it whole; others go in bit by bit with atomics, since
-// tokens share words. Compiled without contraction.
+// Rows -> codes and scales -> pages. A warp takes eight tokens of one KV head and side at a time, four lanes a row.
+// Eight tokens that fill half a block become whole words in registers and are written as such; others go in with
+// atomics, since tokens share words. Compiled without contraction.
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "src/cuda/launch.h"
+#include "src/cuda/pack.h"
 #include "src/cuda/quantise.cuh"
 
 namespace tersekv::cuda {
 namespace {
 
 constexpr int kWarps = 4;
+#ifndef RESIDENT
+#define RESIDENT 4
+#endif
+constexpr int kResident = RESIDENT;  // thread blocks of head_dim up to 128 a multiprocessor
+#ifndef MOST
+#define MOST 2112
+#endif
+constexpr int kMostBlocks = MOST;    // of a launch; each goes on with the next tokens
 
 struct Parameters : AppendParams {
   int page_shift;
 };
-constexpr int kShortLaunch = 512;  // tokens; below, spans of 4 use more of the device
 
-// Codes of one span as bytes. K: [token][channel]; V: [channel][token]; both padded against bank conflicts.
+// What all tokens of a thread block share: its KV head's statistics, means with the channel's sign; signs of channels
+// 2 i and 2 i + 1 where a pair of bf16 has them.
 template <int d>
-struct Staging {
-  static constexpr int kKStride = d + 32, kVStride = 20;
-  static constexpr int kBytes = kBlockTokens * kKStride > d* kVStride ? kBlockTokens* kKStride : d* kVStride;
-  uint8_t code[kBytes];
-  uint16_t scale[kBlockTokens];
+struct HeadStats {
+  float mean[d], inv_scale[d];
+  uint4 sign[d / 8];
 };
-
-// 4 x 4 bytes across four lanes that are 8 apart: lane t's byte j becomes lane j's byte t.
-__device__ __forceinline__ uint32_t TransposeBytes(uint32_t a, int t) {
-  const uint32_t x = __shfl_xor_sync(kFullWarp, a, 8);
-  a = Permute(a, x, (t & 1) == 0 ? 0x6240 : 0x3715);
-  const uint32_t y = __shfl_xor_sync(kFullWarp, a, 16);
-  return Permute(a, y, (t & 2) == 0 ? 0x5410 : 0x3276);
-}
 
 // A lane's values of a row as they are stored: 16-bit types are loaded a step ahead, all at once; fp32 is not.
 template <int d>
 struct RawRow {
-  uint2 w[d / 32];
+  uint4 w[d / 32];
 
   __device__ __forceinline__ void Load(const Rows& rows, int64_t at) {
     if (rows.type == Type::kF32) return;
     const uint16_t* from = static_cast<const uint16_t*>(rows.data) + at;
 #pragma unroll
-    for (int k = 0; k < d / 32; ++k) w[k] = __ldcs(reinterpret_cast<const uint2*>(from + 32 * k));
+    for (int k = 0; k < d / 32; ++k) w[k] = __ldcs(reinterpret_cast<const uint4*>(from + 32 * k));
   }
-  __device__ __forceinline__ void Widen(const Rows& rows, int64_t at, float (&x)[d / 32][4]) const {
-    if (rows.type == Type::kF32) {
-      const float* from = static_cast<const float*>(rows.data) + at;
+  // With signs; `at`: where the row is, for types that were not loaded.
+  __device__ __forceinline__ void Widen(const Rows& rows, int64_t at, const HeadStats<d>& stats, int q,
+                                        RowPart<d>& x) const {
 #pragma unroll
-      for (int k = 0; k < d / 32; ++k) {
-        const float4 v = __ldcs(reinterpret_cast<const float4*>(from + 32 * k));
-        x[k][0] = v.x, x[k][1] = v.y, x[k][2] = v.z, x[k][3] = v.w;
+    for (int k = 0; k < d / 32; ++k) {
+      const uint4 of = stats.sign[4 * k + q];
+      const uint32_t sign[4] = {of.x, of.y, of.z, of.w};
+      if (rows.type == Type::kF32) {
+        const float4* from = reinterpret_cast<const float4*>(static_cast<const float*>(rows.data) + at + 32 * k);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const float4 v = __ldcs(from + h);
+          const uint32_t a = sign[2 * h], b = sign[2 * h + 1];
+          x[k][4 * h] = Flip(v.x, a << 16), x[k][4 * h + 1] = Flip(v.y, a);
+          x[k][4 * h + 2] = Flip(v.z, b << 16), x[k][4 * h + 3] = Flip(v.w, b);
+        }
+        continue;
       }
-    } else if (rows.type == Type::kBF16) {
+      const uint32_t pairs[4] = {w[k].x ^ sign[0], w[k].y ^ sign[1], w[k].z ^ sign[2], w[k].w ^ sign[3]};
 #pragma unroll
-      for (int k = 0; k < d / 32; ++k) {
-        x[k][0] = __uint_as_float(w[k].x << 16), x[k][1] = __uint_as_float(w[k].x & 0xffff0000u);
-        x[k][2] = __uint_as_float(w[k].y << 16), x[k][3] = __uint_as_float(w[k].y & 0xffff0000u);
-      }
-    } else {
-#pragma unroll
-      for (int k = 0; k < d / 32; ++k) {
-        const float2 a = __half22float2(*reinterpret_cast<const __half2*>(&w[k].x));
-        const float2 b = __half22float2(*reinterpret_cast<const __half2*>(&w[k].y));
-        x[k][0] = a.x, x[k][1] = a.y, x[k][2] = b.x, x[k][3] = b.y;
+      for (int i = 0; i < 4; ++i) {
+        if (rows.type == Type::kBF16) {
+          x[k][2 * i] = __uint_as_float(pairs[i] << 16), x[k][2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000u);
+        } else {
+          const float2 v = __half22float2(*reinterpret_cast<const __half2*>(&pairs[i]));
+          x[k][2 * i] = v.x, x[k][2 * i + 1] = v.y;
+        }
       }
     }
+  }
+
+ private:
+  static __device__ __forceinline__ float Flip(float v, uint32_t sign) {
+    return __uint_as_float(__float_as_uint(v) ^ (sign & 0x80000000u));
   }
 };
 
-// tokens: bit i set when token first + i of the launch is coded; scale and code go to `stage`.
-template <int bits, int d>
-__device__ __forceinline__ void EncodeSpan(const Parameters& p, Kv side, int head, int first, int span, uint32_t tokens,
-                                           Staging<d>* stage, int lane) {
-  const Pool& pool = p.pool;
-  const Rows& rows = side == Kv::kK ? p.k : p.v;
-  const SideStats& stats = side == Kv::kK ? pool.k : pool.v;
-  const int q = lane % kRowLanes, t = lane / kRowLanes;
-  uint64_t sign_word = 0;
-  if (lane < d / 64) sign_word = SignWord(pool.seed, pool.layer, head, side == Kv::kV, lane);
-  const int64_t offset = head * rows.head_stride + 4 * q;
-  RawRow<d> next;
-  next.Load(rows, min(first + t, p.tokens - 1) * rows.token_stride + offset);
-#pragma unroll 1
-  for (int at = 0; at < span; at += 4) {
-    const RawRow<d> raw = next;
-    if (at + 4 < span) next.Load(rows, min(first + at + 4 + t, p.tokens - 1) * rows.token_stride + offset);
-    if ((tokens >> at & 15u) == 0) continue;
-    float x[d / 32][4], sum[4] = {0, 0, 0, 0};
-    raw.Widen(rows, min(first + at + t, p.tokens - 1) * rows.token_stride + offset, x);
-#pragma unroll
-    for (int k = 0; k < d / 32; ++k) {
-      const int channel = head * d + 32 * k + 4 * q;
-      if (stats.mean != nullptr) {
-        const float4 mean = *reinterpret_cast<const float4*>(stats.mean + channel);
-        x[k][0] = x[k][0] - mean.x, x[k][1] = x[k][1] - mean.y, x[k][2] = x[k][2] - mean.z, x[k][3] = x[k][3] - mean.w;
-      }
-      if (stats.inv_scale != nullptr) {
-        const float4 by = *reinterpret_cast<const float4*>(stats.inv_scale + channel);
-        x[k][0] = x[k][0] * by.x, x[k][1] = x[k][1] * by.y, x[k][2] = x[k][2] * by.z, x[k][3] = x[k][3] * by.w;
-      }
-#pragma unroll
-      for (int j = 0; j < 4; ++j) sum[j] = sum[j] + x[k][j] * x[k][j];
-      const uint32_t sign = static_cast<uint32_t>(__shfl_sync(kFullWarp, sign_word, k / 2) >> (32 * (k % 2) + 4 * q));
-#pragma unroll
-      for (int j = 0; j < 4; ++j) x[k][j] = FlipSign(x[k][j], sign >> j & 1u);
-    }
-    float s2 = TreeSum(sum);
-    const bool finite = s2 <= 0x1.fffffep127f;
-    if (!finite) {
-      s2 = 0;
-      if (p.not_finite != nullptr && (tokens >> (at + t) & 1u) != 0) *p.not_finite = 1;
-    }
-    const float s = sqrtf(s2);
-    RowHadamard<d>(x, q);
-    uint32_t codes[d / 32];
-    float product, n2, peak;
-    QuantiseRow<bits, d>(x, s, codes, &product, &n2, &peak);
-    constexpr LevelTable kTable = LevelsOf(bits);
-    float g = LloydMaxScale(kTable, side == Kv::kK ? p.k_norm : p.v_norm, s2, s, sqrtf(static_cast<float>(d)), product,
-                            n2, peak);
-    if (!(g < 0x1.fep127f)) g = 0x1.fep127f;  // saturates at bf16's largest
-    if (q == 0) stage->scale[at + t] = F32ToBF16(g);
-#pragma unroll
-    for (int k = 0; k < d / 32; ++k) {
-      if (side == Kv::kK) {
-        *reinterpret_cast<uint32_t*>(stage->code + (at + t) * Staging<d>::kKStride + 32 * k + 4 * q) = codes[k];
-      } else {
-        *reinterpret_cast<uint32_t*>(stage->code + (32 * k + 4 * q + t) * Staging<d>::kVStride + at) =
-            TransposeBytes(codes[k], t);
-      }
-    }
-  }
-  __syncwarp();
+// Which of a step's eight tokens go where.
+struct Step {
+  int from;         // first of eight tokens whose slots fill half a block, in order; -1: none starts here
+  uint32_t single;  // bit i: token first + i is in no such run
+};
+// Lane i has the slot of token first - 8 + i, -1 when there is none.
+__device__ __forceinline__ Step FindStep(int first, int64_t slot, int lane) {
+  const int64_t base = slot - lane + kStepRows, common = __shfl_sync(kFullWarp, base, kStepRows);
+  const uint32_t equal = __ballot_sync(kFullWarp, base == common);
+  if ((equal >> kStepRows & 0xffu) == 0xffu && common >= 0 && common % kStepRows == 0) return {first, 0};  // the rule
+  const int64_t next = __shfl_down_sync(kFullWarp, slot, 1);
+  uint32_t run = __ballot_sync(kFullWarp, lane < 31 && slot >= 0 && next == slot + 1);
+  run &= run >> 1;
+  run &= run >> 2;
+  run &= run >> 3;  // seven links from here
+  const uint32_t starts = run & __ballot_sync(kFullWarp, slot >= 0 && slot % kStepRows == 0);
+  const uint32_t own = starts >> kStepRows & 0xffu;
+  uint32_t covered = starts | starts << 1;
+  covered |= covered << 2;
+  covered |= covered << 4;
+  const uint32_t there = __ballot_sync(kFullWarp, slot >= 0);
+  return {own != 0 ? first + __ffs(static_cast<int>(own)) - 1 : -1, (there & ~covered) >> kStepRows & 0xffu};
 }
-
-template <int d>
-__device__ __forceinline__ uint8_t* StagedCode(Kv side, Staging<d>* stage, int token, int channel) {
-  return side == Kv::kK ? stage->code + token * Staging<d>::kKStride + channel
-                        : stage->code + channel * Staging<d>::kVStride + token;
-}
-
-template <int bits, int d>
-__device__ __forceinline__ void WriteBlock(Kv side, const BlockLayout& layout, uint8_t* block, Staging<d>* stage,
-                                           int lane) {
-  const int g = lane / 4, c = lane % 4;
-#pragma unroll
-  for (int j = 0; j < d / kGroupChannels; ++j) {
-    uint32_t words[bits] = {};
-#pragma unroll
-    for (int u = 0; u < 4; ++u) {
-      uint32_t code[2];  // bytes e = 0..3, 4..7
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint8_t* from = side == Kv::kK
-                                  ? StagedCode<d>(side, stage, 2 * g + u % 2, 64 * j + 32 * (u / 2) + 8 * c + 4 * half)
-                                  : StagedCode<d>(side, stage, 4 * c, 64 * j + 16 * u + g + 8 * half);
-        code[half] = *reinterpret_cast<const uint32_t*>(from);
-      }
-#pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        ForEachPiece(bits, side, u, e, [&](int word, int bit, int width, int shift) {
-          words[word] |= (code[e / 4] >> (8 * (e % 4) + shift) & ((1u << width) - 1)) << bit;
-        });
-      }
-    }
-#pragma unroll
-    for (int w = 0; w < bits; ++w) {
-      *reinterpret_cast<uint32_t*>(block + layout.codes(side) + j * GroupBytes(bits) + WordOffset(bits, lane, w)) =
-          words[w];
-    }
-  }
-  if (lane < kBlockTokens) {
-    reinterpret_cast<uint16_t*>(block + layout.scales(side))[lane] = stage->scale[lane];
-  }
-}
-
-// One token into its place; words are shared with neighbours that other warps may be writing.
-template <int bits, int d>
-__device__ __forceinline__ void WriteToken(Kv side, const BlockLayout& layout, uint8_t* block, int place,
-                                           Staging<d>* stage, int at, int lane) {
-#pragma unroll 1
-  for (int channel = lane; channel < d; channel += 32) {
-    const Place to = PlaceOf(side, place, channel);
-    const uint32_t code = *StagedCode<d>(side, stage, at, channel);
-    uint8_t* group = block + layout.codes(side) + to.group * GroupBytes(bits);
-    ForEachPiece(bits, side, to.unit, to.e, [&](int word, int bit, int width, int shift) {
-      const uint32_t mask = (1u << width) - 1;
-      unsigned* w = reinterpret_cast<unsigned*>(group + WordOffset(bits, to.lane, word));
-      atomicAnd(w, ~(mask << bit));
-      const uint32_t set = code >> shift & mask;
-      if (set != 0) atomicOr(w, set << bit);
-    });
-  }
-  if (lane == 0) reinterpret_cast<uint16_t*>(block + layout.scales(side))[place] = stage->scale[at];
+__device__ __forceinline__ int64_t LoadSlot(const Parameters& p, int first, int lane) {
+  const int token = first - kStepRows + lane;
+  return token >= 0 && token < p.tokens ? p.slots[token] : -1;
 }
 
 __device__ __forceinline__ uint8_t* BlockOf(const Pool& pool, int64_t slot, int head, int page_shift) {
@@ -204,76 +118,290 @@ __device__ __forceinline__ uint8_t* BlockOf(const Pool& pool, int64_t slot, int 
   return pool.data + block * pool.block.bytes();
 }
 
-// Of the span's tokens, bit i for first + i: those whose whole block is in this launch, in order (`covered`), and the
-// one where such a block starts (`start`), which this warp writes. Tokens that are left out are covered, too.
-struct Blocks {
-  uint32_t covered, start;
-};
-__device__ __forceinline__ Blocks FindBlocks(const Parameters& p, int first, int span, int lane) {
-  // Lane i looks at tokens first - 16 + i and first + 16 + i.
-  int64_t slot[2];
-  uint32_t follows[2], aligned[2];  // the next token's slot is the next one; the slot starts a block
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int token = first - 16 + 32 * half + lane;
-    slot[half] = token >= 0 && token < p.tokens ? p.slots[token] : -1;
-    const int64_t next = token + 1 >= 0 && token + 1 < p.tokens ? p.slots[token + 1] : -2;
-    follows[half] = __ballot_sync(kFullWarp, slot[half] >= 0 && next == slot[half] + 1);
-    aligned[half] = __ballot_sync(kFullWarp, slot[half] >= 0 && slot[half] % kBlockTokens == 0);
+// A warp's place: rows of one KV head and side.
+template <int d>
+struct WarpRows {
+  const Parameters& p;
+  Kv side;
+  int head, lane;
+  const HeadStats<d>& stats;
+
+  __device__ __forceinline__ const Rows& rows() const { return side == Kv::kK ? p.k : p.v; }
+  __device__ __forceinline__ int64_t Offset(int first) const {
+    const int token = min(first + lane / kRowLanes, p.tokens - 1);
+    return token * rows().token_stride + head * rows().head_stride + 8 * (lane % kRowLanes);
   }
-  const uint64_t run = follows[0] | static_cast<uint64_t>(follows[1]) << 32;
-  uint64_t fifteen = run & run >> 1;  // 15 links in a row from here
-  fifteen &= fifteen >> 2;
-  fifteen &= fifteen >> 4;  // 8 links
-  fifteen &= fifteen >> 7;
-  const uint64_t starts = fifteen & (aligned[0] | static_cast<uint64_t>(aligned[1]) << 32);
-  uint64_t covered = starts | starts << 1;
-  covered |= covered << 2;
-  covered |= covered << 4;
-  covered |= covered << 8;
-  const uint32_t tokens = span < 32 ? (1u << span) - 1 : ~0u;
-  const uint32_t absent = __ballot_sync(kFullWarp, slot[0] < 0) >> 16 | __ballot_sync(kFullWarp, slot[1] < 0) << 16;
-  return {(static_cast<uint32_t>(covered >> 16) | absent) & tokens, static_cast<uint32_t>(starts >> 16) & tokens};
+};
+
+// Eight rows, signs applied; `active`: the lane's row is one that is asked for. The lane's codes; its row's scale.
+template <int bits, int d>
+__device__ __forceinline__ uint16_t Encode(const WarpRows<d>& of, const QuantiserTable<bits>& table, RowPart<d>& x,
+                                           bool active, RowBytes<d>& codes) {
+  const Parameters& p = of.p;
+  const SideStats& given = of.side == Kv::kK ? p.pool.k : p.pool.v;
+  const int q = of.lane % kRowLanes;
+  float sum[8] = {};
+  if (given.mean != nullptr) {
+#pragma unroll
+    for (int k = 0; k < d / 32; ++k) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) x[k][j] = x[k][j] - of.stats.mean[32 * k + 8 * q + j];
+    }
+  }
+  if (given.inv_scale != nullptr) {
+#pragma unroll
+    for (int k = 0; k < d / 32; ++k) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) x[k][j] = x[k][j] * of.stats.inv_scale[32 * k + 8 * q + j];
+    }
+  }
+#pragma unroll
+  for (auto& v : x) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum[j] = sum[j] + v[j] * v[j];
+  }
+  float s2 = TreeSum(sum);
+  if (!(s2 <= 0x1.fffffep127f)) {
+    s2 = 0;
+    if (p.not_finite != nullptr && active) *p.not_finite = 1;
+  }
+  const float s = sqrtf(s2);
+  RowHadamard<d>(x, q);
+  float product, n2, peak;
+  const NormMode norm = of.side == Kv::kK ? p.k_norm : p.v_norm;
+  QuantiseRows<bits, d>(x, s, table, norm == NormMode::kLs || norm == NormMode::kMatch, codes, &product, &n2, &peak);
+  constexpr LevelTable kTable = LevelsOf(bits);
+  const float g = LloydMaxScale(kTable, norm, s2, s, sqrtf(static_cast<float>(d)), product, n2, peak);
+  return F32ToBF16(g < 0x1.fep127f ? g : 0x1.fep127f);  // saturates at bf16's largest
 }
 
-template <int bits, int d>
-__device__ __forceinline__ void AppendSide(const Parameters& p, Kv side, int head, int first, int span,
-                                           Staging<d>* stage, int lane) {
-  Blocks blocks = FindBlocks(p, first, span, lane);
-  if (span < kBlockTokens)
-    blocks = {__ballot_sync(kFullWarp, lane < span && (first + lane >= p.tokens || p.slots[first + lane] < 0)), 0};
-  const uint32_t start = blocks.start, single = ~blocks.covered & ((1u << span) - 1);
-#pragma unroll 1
-  for (int pass = 0; pass < 2; ++pass) {  // the whole block, then what is left
-    const uint32_t tokens = pass == 1 ? single : start != 0 ? 0xffffu : 0u;
-    if (tokens == 0) continue;
-    const int from = pass == 1 ? first : first + __ffs(static_cast<int>(start)) - 1;
-    EncodeSpan<bits, d>(p, side, head, from, pass == 1 ? span : kBlockTokens, tokens, stage, lane);
-    if (pass == 0) {
-      WriteBlock<bits, d>(side, p.pool.block, BlockOf(p.pool, p.slots[from], head, p.page_shift), stage, lane);
-      __syncwarp();
-      continue;
+// 4 x 4 bytes across four lanes that are 4 apart: lane t's byte j becomes lane j's byte t.
+__device__ __forceinline__ uint32_t TransposeBytes(uint32_t a, int t) {
+  const uint32_t x = __shfl_xor_sync(kFullWarp, a, 4);
+  a = Permute(a, x, (t & 1) == 0 ? 0x6240 : 0x3715);
+  const uint32_t y = __shfl_xor_sync(kFullWarp, a, 8);
+  return Permute(a, y, (t & 2) == 0 ? 0x5410 : 0x3276);
+}
+
+// Two lanes that are `lanes` apart have half of the units of two groups each; afterwards the one without `upper` has
+// all of the first group and the other all of the second. own: units i = 0, 1 of the first, then of the second group.
+__device__ __forceinline__ void ExchangeUnits(const uint32_t (&own)[4][2], bool upper, int lanes, UnitBytes& unit) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint32_t keep = upper ? own[2 + i][h] : own[i][h];
+      const uint32_t other = __shfl_xor_sync(kFullWarp, upper ? own[i][h] : own[2 + i][h], lanes);
+      unit[2 * i][h] = upper ? other : keep;
+      unit[2 * i + 1][h] = upper ? keep : other;
     }
-    for (int i = 0; i < span; ++i) {
-      if ((tokens >> i & 1u) == 0) continue;
-      const int64_t slot = p.slots[from + i];
-      WriteToken<bits, d>(side, p.pool.block, BlockOf(p.pool, slot, head, p.page_shift),
-                          static_cast<int>(slot % kBlockTokens), stage, i, lane);
+  }
+}
+
+// The two channels 8 apart of a V unit lie in neighbouring lanes: the even one takes h = 0 of both.
+template <int d>
+__device__ __forceinline__ void JoinHalves(RowBytes<d>& codes, int lane) {
+  const bool odd = lane % 2 != 0;
+#pragma unroll
+  for (auto& two : codes) {
+    const uint32_t keep = odd ? two[1] : two[0];
+    const uint32_t other = __shfl_xor_sync(kFullWarp, odd ? two[0] : two[1], 1);
+    two[0] = odd ? other : keep;
+    two[1] = odd ? keep : other;
+  }
+}
+
+template <int bits>
+__device__ __forceinline__ void StoreWords(uint8_t* group, int lane, const uint32_t (&words)[bits]) {
+#pragma unroll
+  for (int w = 0; w + 4 <= bits; w += 4) {
+    *reinterpret_cast<uint4*>(group + WordOffset(bits, lane, w)) =
+        make_uint4(words[w], words[w + 1], words[w + 2], words[w + 3]);
+  }
+  constexpr int kWhole = bits / 4 * 4;
+  if constexpr (bits % 4 == 2) {
+    *reinterpret_cast<uint2*>(group + WordOffset(bits, lane, kWhole)) = make_uint2(words[kWhole], words[kWhole + 1]);
+  } else {
+#pragma unroll
+    for (int w = kWhole; w < bits; ++w) *reinterpret_cast<uint32_t*>(group + WordOffset(bits, lane, w)) = words[w];
+  }
+}
+
+// Rows are tokens place .. place + 7 of `block`, place 0 or 8.
+template <int bits, int d>
+__device__ __forceinline__ void WriteRun(Kv side, const BlockLayout& layout, uint8_t* block, int place,
+                                         RowBytes<d>& codes, uint16_t scale, int lane) {
+  const int q = lane % 4, row = lane / 4;
+  bool upper;
+  int apart, owner;  // whose words they are
+  if (side == Kv::kK) {
+    upper = row % 2 != 0, apart = 4;
+    owner = (place + row) / 2 * 4 + q;
+  } else {
+#pragma unroll
+    for (auto& two : codes) {
+#pragma unroll
+      for (uint32_t& four : two) four = TransposeBytes(four, row % 4);
+    }
+    JoinHalves<d>(codes, lane);
+    upper = q / 2 != 0, apart = 2;
+    owner = 4 * (4 * (q % 2) + row % 4) + (place + row) / 4;
+  }
+  uint8_t* to = block + layout.codes(side);
+#pragma unroll
+  for (int pair = 0; pair < (d + 127) / 128; ++pair) {
+    uint32_t own[4][2], words[bits];
+    UnitBytes unit;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // one group: both lanes get all of it
+      own[i][0] = codes[(4 * pair + i) % (d / 32)][0], own[i][1] = codes[(4 * pair + i) % (d / 32)][1];
+    }
+    ExchangeUnits(own, upper, apart, unit);
+    PackUnits<bits>(unit, words);
+    if (d > 64 || !upper) StoreWords<bits>(to + (2 * pair + (upper ? 1 : 0)) * GroupBytes(bits), owner, words);
+  }
+  if (q == 0) reinterpret_cast<uint16_t*>(block + layout.scales(side))[place + row] = scale;
+}
+
+// Sets what `mask` says of words that others may be writing.
+template <int bits>
+__device__ __forceinline__ void MergeWords(uint8_t* group, int lane, const UnitBytes& unit, const UnitBytes& mask) {
+  uint32_t words[bits], own[bits];
+  PackUnits<bits>(unit, words);
+  PackUnits<bits>(mask, own);
+#pragma unroll
+  for (int w = 0; w < bits; ++w) {
+    if (own[w] == 0) continue;
+    unsigned* to = reinterpret_cast<unsigned*>(group + WordOffset(bits, lane, w));
+    if (own[w] == ~0u) {
+      *to = words[w];
+    } else {
+      atomicAnd(to, ~own[w]);
+      if (words[w] != 0) atomicOr(to, words[w]);
+    }
+  }
+}
+
+// The lane's row goes to `block`, or nowhere when that is null; all lanes call it.
+template <int bits, int d>
+__device__ __forceinline__ void WriteSingle(Kv side, const BlockLayout& layout, uint8_t* block, int place,
+                                            RowBytes<d>& codes, uint16_t scale, int lane) {
+  const int q = lane % 4;
+  if (side == Kv::kV) JoinHalves<d>(codes, lane);
+  if (block == nullptr) return;
+  uint8_t* to = block + layout.codes(side);
+  if (q == 0) reinterpret_cast<uint16_t*>(block + layout.scales(side))[place] = scale;
+#pragma unroll
+  for (int j = 0; j < d / 64; ++j) {
+    uint8_t* group = to + j * GroupBytes(bits);
+    UnitBytes unit, mask;
+    if (side == Kv::kK) {  // units 0 and 2, or 1 and 3
+#pragma unroll
+      for (int u = 0; u < 4; ++u) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          mask[u][h] = u % 2 == place % 2 ? ~0u : 0u;
+          unit[u][h] = codes[2 * j + u / 2][h] & mask[u][h];
+        }
+      }
+      MergeWords<bits>(group, place / 2 * 4 + q, unit, mask);
+    } else {  // units 0 and 2, or 1 and 3; in each one byte of either half, for four owners
+      const int byte = 8 * (place % 4);
+#pragma unroll 1
+      for (int e = 0; e < 4; ++e) {
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            mask[u][h] = u % 2 == q / 2 ? 0xffu << byte : 0u;
+            unit[u][h] = (codes[2 * j + u / 2][h] >> (8 * e) & 0xffu) << byte & mask[u][h];
+          }
+        }
+        MergeWords<bits>(group, 4 * (4 * (q % 2) + e) + place / 4, unit, mask);
+      }
+    }
+  }
+}
+
+// The passes of a warp over tokens 8 w, 8 (w + warps), ...: the run that starts in eight tokens, then what is left.
+class Passes {
+ public:
+  __device__ __forceinline__ Passes(const Parameters& p, int warp, int warps, int lane)
+      : p_(p), lane_(lane), stride_(warps * kStepRows), first_((warp - warps) * kStepRows) {
+    next_slot_ = LoadSlot(p_, first_ + stride_, lane_);
+    Next();
+  }
+  __device__ __forceinline__ bool done() const { return first_ >= p_.tokens; }
+  __device__ __forceinline__ bool run() const { return step_.from >= 0; }
+  __device__ __forceinline__ int from() const { return run() ? step_.from : first_; }
+  // Slot of the lane's row, or of the run's first; below 0: the row is not asked for.
+  __device__ __forceinline__ int64_t slot() const {
+    const int64_t to = __shfl_sync(kFullWarp, slot_, from() - first_ + kStepRows + (run() ? 0 : lane_ / kRowLanes));
+    return run() || (step_.single >> (lane_ / kRowLanes) & 1u) != 0 ? to : -1;
+  }
+  __device__ __forceinline__ void Next() {
+    if (run() && step_.single != 0) {
+      step_.from = -1;
+      return;
+    }
+#pragma unroll 1
+    do {
+      first_ += stride_;
+      slot_ = next_slot_;
+      next_slot_ = LoadSlot(p_, first_ + stride_, lane_);  // a step ahead
+      step_ = FindStep(first_, slot_, lane_);
+    } while (!done() && !run() && step_.single == 0);
+  }
+
+ private:
+  const Parameters& p_;
+  int lane_, stride_, first_;
+  int64_t slot_ = -1, next_slot_;
+  Step step_{-1, 0};
+};
+
+template <int bits, int d>
+__device__ __forceinline__ void AppendSide(const WarpRows<d>& of, int warp, int warps) {
+  const QuantiserTable<bits> table(of.lane);
+  const BlockLayout& layout = of.p.pool.block;
+  Passes pass(of.p, warp, warps, of.lane);
+  if (pass.done()) return;
+  RawRow<d> raw;
+  int64_t at = of.Offset(pass.from());
+  raw.Load(of.rows(), at);
+#pragma unroll 1
+  while (!pass.done()) {
+    const bool run = pass.run();
+    const int64_t slot = pass.slot();
+    RowPart<d> x;
+    raw.Widen(of.rows(), at, of.stats, of.lane % kRowLanes, x);
+    pass.Next();
+    at = of.Offset(pass.from());
+    raw.Load(of.rows(), at);  // the last token's once more at the end
+    uint8_t* block = slot >= 0 ? BlockOf(of.p.pool, slot, of.head, of.p.page_shift) : nullptr;
+    const int place = static_cast<int>(slot) & (kBlockTokens - 1);
+    RowBytes<d> codes;
+    const uint16_t scale = Encode<bits, d>(of, table, x, slot >= 0, codes);
+    if (run) {
+      WriteRun<bits, d>(of.side, layout, block, place, codes, scale, of.lane);
+    } else {
+      WriteSingle<bits, d>(of.side, layout, block, place, codes, scale, of.lane);
     }
   }
 }
 
 // Raw types: values as they are, one a thread; nobody shares them.
 template <int d>
-__device__ __forceinline__ void AppendRaw(const Parameters& p, Kv side, int head, int first, int span, int lane) {
+__device__ __forceinline__ void AppendRaw(const Parameters& p, Kv side, int head, int warp, int warps, int lane) {
   const Rows& rows = side == Kv::kK ? p.k : p.v;
-  for (int i = 0; i < span && first + i < p.tokens; ++i) {
-    const int64_t slot = p.slots[first + i];
+#pragma unroll 1
+  for (int token = warp; token < p.tokens; token += warps) {
+    const int64_t slot = p.slots[token];
     if (slot < 0) continue;
     uint8_t* codes = BlockOf(p.pool, slot, head, p.page_shift) + p.pool.block.codes(side);
     for (int channel = 2 * lane; channel < d; channel += 64) {
       float v[2];
-      LoadValues<2>(rows.data, rows.type, (first + i) * rows.token_stride + head * rows.head_stride + channel, v);
+      LoadValues<2>(rows.data, rows.type, token * rows.token_stride + head * rows.head_stride + channel, v);
       for (int j = 0; j < 2; ++j) {
         const Place to = PlaceOf(side, static_cast<int>(slot % kBlockTokens), channel + j);
         const uint16_t value = p.pool.bf16 ? F32ToBF16(v[j]) : F32ToF16(v[j]);
@@ -287,46 +415,58 @@ __device__ __forceinline__ void AppendRaw(const Parameters& p, Kv side, int head
 }
 
 template <int d>
-__device__ __forceinline__ void AppendBits(const Parameters& p, Kv side, int head, int first, int span,
-                                           Staging<d>* stage, int lane) {
-  switch (p.pool.block.bits(side)) {
-    case 2:
-      return AppendSide<2, d>(p, side, head, first, span, stage, lane);
-    case 3:
-      return AppendSide<3, d>(p, side, head, first, span, stage, lane);
-    case 4:
-      return AppendSide<4, d>(p, side, head, first, span, stage, lane);
-    case 5:
-      return AppendSide<5, d>(p, side, head, first, span, stage, lane);
-    case 6:
-      return AppendSide<6, d>(p, side, head, first, span, stage, lane);
-    case 8:
-      return AppendSide<8, d>(p, side, head, first, span, stage, lane);
-    default:
-      return AppendRaw<d>(p, side, head, first, span, lane);
+__device__ __forceinline__ void LoadStats(const Parameters& p, Kv side, int head, HeadStats<d>* to) {
+  const SideStats& from = side == Kv::kK ? p.pool.k : p.pool.v;
+  for (int c = static_cast<int>(threadIdx.x); c < d; c += kWarps * 32) {
+    const uint64_t word = SignWord(p.pool.seed, p.pool.layer, head, side == Kv::kV, c / 64);
+    const uint32_t sign = static_cast<uint32_t>(word >> (c % 64));
+    if (from.mean != nullptr) to->mean[c] = FlipSign(from.mean[head * d + c], sign & 1u);
+    if (from.inv_scale != nullptr) to->inv_scale[c] = from.inv_scale[head * d + c];
+    if (c % 2 == 0) reinterpret_cast<uint32_t*>(to->sign)[c / 2] = (sign & 1u) << 15 | (sign & 2u) << 30;
   }
+  __syncthreads();
 }
 
-// grid: (spans / kWarps, kv_heads, K and V).
+// grid: (kv_heads, K and V, warps of a head and side / kWarps).
 template <int d>
-__global__ void __launch_bounds__(kWarps * 32) AppendKernel(const __grid_constant__ Parameters p, int span) {
-  __shared__ __align__(16) Staging<d> stages[kWarps];
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const int first = (static_cast<int>(blockIdx.x) * kWarps + warp) * span, head = static_cast<int>(blockIdx.y);
-  if (first >= p.tokens) return;
-  AppendBits<d>(p, blockIdx.z == 0 ? Kv::kK : Kv::kV, head, first, span, &stages[warp], lane);
+__global__ void __launch_bounds__(kWarps * 32, d <= 128 ? kResident : kResident / 2)
+    AppendKernel(const __grid_constant__ Parameters p) {
+  __shared__ __align__(16) HeadStats<d> stats;
+  const int lane = static_cast<int>(threadIdx.x % 32), head = static_cast<int>(blockIdx.x);
+  const int warp = static_cast<int>(blockIdx.z * kWarps + threadIdx.x / 32),
+            warps = static_cast<int>(gridDim.z) * kWarps;
+  const Kv side = blockIdx.y == 0 ? Kv::kK : Kv::kV;
+  LoadStats<d>(p, side, head, &stats);
+  const WarpRows<d> rows{p, side, head, lane, stats};
+  switch (p.pool.block.bits(side)) {
+    case 2:
+      return AppendSide<2, d>(rows, warp, warps);
+    case 3:
+      return AppendSide<3, d>(rows, warp, warps);
+    case 4:
+      return AppendSide<4, d>(rows, warp, warps);
+    case 5:
+      return AppendSide<5, d>(rows, warp, warps);
+    case 6:
+      return AppendSide<6, d>(rows, warp, warps);
+    case 8:
+      return AppendSide<8, d>(rows, warp, warps);
+    default:
+      return AppendRaw<d>(p, side, head, warp, warps, lane);
+  }
 }
 
 }  // namespace
 
 Status LaunchAppend(const AppendParams& p, void* stream) {
-  const int span = p.tokens < kShortLaunch ? 4 : kBlockTokens;
-  const int spans = (p.tokens + span - 1) / span;
-  const dim3 grid(static_cast<unsigned>((spans + kWarps - 1) / kWarps), static_cast<unsigned>(p.pool.kv_heads), 2);
   int page_shift = 4;
   while (1 << page_shift < p.pool.page_tokens) ++page_shift;
+  const int steps = (p.tokens + kStepRows - 1) / kStepRows;
+  const int most = std::max(1, kMostBlocks / (2 * p.pool.kv_heads));
+  const dim3 grid(static_cast<unsigned>(p.pool.kv_heads), 2,
+                  static_cast<unsigned>(std::min((steps + kWarps - 1) / kWarps, most)));
   return ForHeadDim(p.pool.block.d, "append", [&]<int d>() {
-    AppendKernel<d><<<grid, kWarps * 32, 0, static_cast<cudaStream_t>(stream)>>>({p, page_shift}, span);
+    AppendKernel<d><<<grid, kWarps * 32, 0, static_cast<cudaStream_t>(stream)>>>({p, page_shift});
   });
 }
 

@@ -1,35 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lloyd-Max on a row that eight lanes hold: lane q of them has channels 32 k + 4 q + j (j < 4), so that the 32 running
-// sums of docs/numerics.md are sums over k within a lane and the tree is three exchanges and two adds. Compiled without
-// contraction: each operation is rounded on its own, in the order of the CPU's encoder.
+// Lloyd-Max on eight rows, four lanes each: lane q of a row has channels 32 k + 8 q + j (j < 8), so that the 32 running
+// sums of docs/numerics.md are sums over k within a lane. Compiled without contraction: each operation is rounded on
+// its own, in the order of the CPU's encoder.
 #pragma once
 
-#include <utility>
-
 #include "src/codec/lloyd_max.h"
-#include "src/cuda/loader.cuh"
+#include "src/cuda/ptx.cuh"
 #include "src/cuda/row.cuh"
 
 namespace tersekv::cuda {
 
-inline constexpr int kRowLanes = 8;
+inline constexpr int kRowLanes = 4;
+inline constexpr int kStepRows = 32 / kRowLanes;
 
-// The tree of 16, 8, 4, 2, 1 over the running sums l = 4 q + j.
-__device__ __forceinline__ float TreeSum(float (&sum)[4]) {
+// A lane's part of a row, and its stored codes: channel 32 k + 8 q + j is byte j % 4 of codes[k][j / 4].
+template <int d>
+using RowPart = float[d / 32][8];
+template <int d>
+using RowBytes = uint32_t[d / 32][2];
+
+// The tree of 16, 8, 4, 2, 1 over the running sums l = 8 q + j.
+__device__ __forceinline__ float TreeSum(float (&sum)[8]) {
 #pragma unroll
-  for (int lanes = 4; lanes > 0; lanes /= 2) {
+  for (int lanes = 2; lanes > 0; lanes /= 2) {
 #pragma unroll
     for (float& s : sum) s = s + __shfl_xor_sync(kFullWarp, s, lanes);
   }
-  return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+#pragma unroll
+  for (int half = 4; half > 0; half /= 2) {
+#pragma unroll
+    for (int j = 0; j < half; ++j) sum[j] = sum[j] + sum[j + half];
+  }
+  return sum[0];
 }
 
+// Two channels `stride` apart of a lane become their sum and difference.
 template <int d>
-__device__ __forceinline__ void RowHadamard(float (&x)[d / 32][4], int q) {
+__device__ __forceinline__ void RowHadamard(RowPart<d>& x, int q) {
 #pragma unroll
-  for (auto& v : x) {
-    const float a = v[0] + v[1], b = v[0] - v[1], c = v[2] + v[3], e = v[2] - v[3];
-    v[0] = a + c, v[1] = b + e, v[2] = a - c, v[3] = b - e;
+  for (int stride = 1; stride < 8; stride *= 2) {
+#pragma unroll
+    for (auto& v : x) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        if ((j & stride) != 0) continue;
+        const float a = v[j], b = v[j + stride];
+        v[j] = a + b, v[j + stride] = a - b;
+      }
+    }
   }
 #pragma unroll
   for (int stride = 1; stride < kRowLanes; stride *= 2) {
@@ -46,28 +64,45 @@ __device__ __forceinline__ void RowHadamard(float (&x)[d / 32][4], int q) {
     for (int k = 0; k < d / 32; ++k) {
       if ((k & stride) != 0) continue;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
+      for (int j = 0; j < 8; ++j) {
         const float a = x[k][j], b = x[k + stride][j];
-        x[k][j] = a + b;
-        x[k + stride][j] = a - b;
+        x[k][j] = a + b, x[k + stride][j] = a - b;
       }
     }
   }
 }
 
-// How many of kCount ascending edges `a` is above.
-template <int kCount>
-__device__ __forceinline__ int CountBelow(uint32_t a, const uint32_t* edge) {
-  if constexpr (kCount == 0) {
-    return 0;
-  } else {
-    constexpr int kHalf = kCount / 2;
-    const bool above = a > edge[kHalf];
-    uint32_t rest[kHalf > 0 ? kHalf : 1];
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) rest[i] = above ? edge[kHalf + 1 + i] : edge[i];
-    return (above ? kHalf + 1 : 0) + CountBelow<kHalf>(a, rest);
+namespace internal {
+
+// Of 2^(bits - 1) magnitudes: edge i lies between magnitudes i - 1 and i.
+template <int bits>
+constexpr float Edge(int i) {
+  return LevelsOf(bits).threshold[static_cast<size_t>((1 << (bits - 1)) - 1 + i)];
+}
+
+// Which edge a magnitude is near: u (first + second * u), rounded, for u = magnitude / (norm * reach), at most 1. At
+// edge i it is i to within 1/2, so that one exact comparison with that edge gives the index.
+struct Guess {
+  float first, second;
+};
+template <int bits>
+inline constexpr Guess kGuess = bits == 3   ? Guess{3.1418f, 0}
+                                : bits == 4 ? Guess{10.2944f, -3.2285f}
+                                : bits == 5 ? Guess{24.6465f, -9.4872f}
+                                            : Guess{58.1806f, -26.7333f};
+template <int bits>
+inline constexpr float kReach = 1.02f * Edge<bits>((1 << (bits - 1)) - 1);
+
+template <int bits>
+constexpr bool GuessHolds() {
+  const int edges = (1 << (bits - 1)) - 1;
+  const auto at = [](double u) { return u * (kGuess<bits>.first + u * kGuess<bits>.second); };
+  for (int i = 1; i <= edges; ++i) {
+    const double error = at(static_cast<double>(Edge<bits>(i)) / kReach<bits>) - i;
+    if (error < -0.46 || error > 0.46) return false;
   }
+  // It rises all the way, and the largest is no edge too far.
+  return 2 * kGuess<bits>.second + kGuess<bits>.first > 0 && at(1) < edges + 0.46;
 }
 
 template <int bits>
@@ -79,34 +114,40 @@ constexpr bool Symmetric() {
   return true;
 }
 
-template <int bits, int i>
-inline constexpr float kEdge = LevelsOf(bits).threshold[(size_t{1} << (bits - 1)) + i];
-template <int bits, int... i>
-__device__ __forceinline__ void FillEdges(float s, uint32_t* edge, std::integer_sequence<int, i...>) {
-  ((edge[i] = __float_as_uint(kEdge<bits, i> * s)), ...);
+__constant__ const LevelTable kLevelTables[] = {LevelsOf(2), LevelsOf(3), LevelsOf(4), LevelsOf(5), LevelsOf(6)};
+
+// The low bytes of four words, or their top ones.
+template <bool kTop>
+__device__ __forceinline__ uint32_t Gather(uint32_t a, uint32_t b, uint32_t c, uint32_t e) {
+  constexpr uint32_t kTwo = kTop ? 0x0073 : 0x0040;
+  return Permute(Permute(a, b, kTwo), Permute(c, e, kTwo), 0x5410);
 }
 
+}  // namespace internal
+
+// A lane keeps one edge and one level; others fetch them by number.
 template <int bits>
-__device__ __forceinline__ float MagnitudeOf(int index) {
-  uint32_t low = internal::kMagnitudes<bits, 0>, high = internal::kMagnitudes<bits, 4>;
-  if constexpr (bits >= 5) {
-    if ((index & 8) != 0) low = internal::kMagnitudes<bits, 8>, high = internal::kMagnitudes<bits, 12>;
-  }
-  if constexpr (bits >= 6) {
-    if ((index & 24) == 16) low = internal::kMagnitudes<bits, 16>, high = internal::kMagnitudes<bits, 20>;
-    if ((index & 24) == 24) low = internal::kMagnitudes<bits, 24>, high = internal::kMagnitudes<bits, 28>;
-  }
-  // 2^23 + byte, less 2^23: quicker than a conversion.
-  return __uint_as_float((Permute(low, high, static_cast<uint32_t>(index) & 7u) & 0xffu) | 0x4B000000u) - 0x1p23f;
-}
+struct QuantiserTable {
+  float edge = 0, level = 0;
 
-// y becomes codes as they are stored; p: <y, level>; n2: <level, level>; peak: the grid's largest |y|. s = 0: canonical
-// code 0 and level 0.
+  __device__ __forceinline__ explicit QuantiserTable(int lane) {
+    if constexpr (bits <= 6) {
+      constexpr int kHalf = 1 << (bits - 1);
+      const LevelTable& t = internal::kLevelTables[bits - 2];
+      const int i = min(lane, kHalf - 1);
+      edge = i == 0 ? -1.0f : t.threshold[kHalf - 1 + i];  // every magnitude is above the first
+      level = static_cast<float>(t.level[kHalf + i]);
+    }
+  }
+};
+
+// y becomes codes as they are stored; p: <y, level>; n2: <level, level> when `squares` asks for it; peak: the grid's
+// largest |y|. s = 0: canonical code 0; p and n2 mean nothing.
 template <int bits, int d>
-__device__ __forceinline__ void QuantiseRow(const float (&y)[d / 32][4], float s, uint32_t (&codes)[d / 32], float* p,
-                                            float* n2, float* peak) {
-  float sum[4] = {0, 0, 0, 0};
-  float squares = 0;  // exact: integers below 2^24
+__device__ __forceinline__ void QuantiseRows(const RowPart<d>& y, float s, const QuantiserTable<bits>& table,
+                                             bool squares, RowBytes<d>& codes, float* p, float* n2, float* peak) {
+  float sum[8] = {}, square_sum = 0;  // square_sum: exact, integers below 2^24
+  constexpr float kLift = 0x1.8p23f;  // a float near it ends in its integer
   *peak = 0;
   if constexpr (bits > 6) {
     constexpr float kGrid = static_cast<float>(LevelsOf(bits).grid);
@@ -124,44 +165,79 @@ __device__ __forceinline__ void QuantiseRow(const float (&y)[d / 32][4], float s
     const float ratio = s != 0 ? kGrid / largest : 0.0f;
 #pragma unroll
     for (int k = 0; k < d / 32; ++k) {
-      codes[k] = 0;
+      uint32_t lifted[8];
+      float level[8];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float level = rintf(y[k][j] * ratio);
-        sum[j] = sum[j] + y[k][j] * level;
-        squares = squares + level * level;
-        const int code = s != 0 ? static_cast<int>(level) + LevelsOf(bits).grid : 0;
-        codes[k] |= static_cast<uint32_t>(StoredCode(bits, code)) << (8 * j);
+      for (int j = 0; j < 8; ++j) {
+        const float v = y[k][j] * ratio + kLift;
+        level[j] = v - kLift;
+        lifted[j] = __float_as_uint(v);
+        sum[j] = sum[j] + y[k][j] * level[j];
+      }
+      if (squares) {
+#pragma unroll
+        for (const float l : level) square_sum = __fmaf_rn(l, l, square_sum);
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const uint32_t* l = lifted + 4 * h;
+        codes[k][h] = internal::Gather<false>(l[0], l[1], l[2], l[3]) ^ 0x80808080u;  // level + 128
       }
     }
   } else {
-    static_assert(Symmetric<bits>(), "negative values take the positive thresholds");
-    constexpr int kHalf = 1 << (bits - 1);
-    uint32_t edge[kHalf];
-    FillEdges<bits>(s, edge, std::make_integer_sequence<int, kHalf - 1>());
+    using internal::kGuess;
+    static_assert(internal::Symmetric<bits>(), "negative values take the positive thresholds");
+    static_assert(bits == 2 || internal::GuessHolds<bits>(), "one comparison must do");
+    float scale;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(scale) : "f"(s * internal::kReach<bits>));
 #pragma unroll
     for (int k = 0; k < d / 32; ++k) {
-      codes[k] = 0;
+      uint32_t index[8], sign[8];
+      float level[8];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        // Ties go down: a positive value must be above the edge, a negative one reaches it. Floats of one sign order
-        // like their bits.
-        const bool negative = !(y[k][j] > 0);
-        const uint32_t magnitude = (__float_as_uint(y[k][j]) & 0x7fffffffu) + (negative ? 1u : 0u);
-        const int index = CountBelow<kHalf - 1>(magnitude, edge);
-        const float level = MagnitudeOf<bits>(index);
-        squares = __fmaf_rn(level, level, squares);
-        sum[j] = sum[j] + fabsf(y[k][j]) * level;  // the level has the value's sign
-        const uint32_t code =
-            s != 0 ? static_cast<uint32_t>(index | (negative ? kHalf : 0)) : static_cast<uint32_t>(StoredCode(bits, 0));
-        codes[k] |= code << (8 * j);
+      for (int j = 0; j < 8; ++j) {
+        // Ties go down: a positive value must be above the edge, a negative one reaches it. The smallest float less,
+        // rounded towards zero, is the float below a positive value, a negative value itself, and below zero for zero.
+        const float v = __fadd_rz(y[k][j], -0x1p-149f);
+        const float magnitude = fabsf(v);
+        float edge;
+        if constexpr (bits == 2) {
+          index[j] = 1;
+          edge = internal::Edge<2>(1) * s;
+        } else {
+          const float u = __saturatef(magnitude * scale);
+          float slope = kGuess<bits>.first;
+          if constexpr (kGuess<bits>.second != 0) slope = __fmaf_rn(kGuess<bits>.second, u, slope);
+          index[j] = __float_as_uint(__fmaf_rn(slope, u, kLift));
+          edge = __shfl_sync(kFullWarp, table.edge, static_cast<int>(index[j])) * s;
+        }
+        index[j] += static_cast<uint32_t>(__float_as_int(magnitude - edge) >> 31);  // one less below it
+        level[j] = __shfl_sync(kFullWarp, table.level, static_cast<int>(index[j]));
+        sign[j] = __float_as_uint(v);
+        sum[j] = sum[j] + fabsf(y[k][j]) * level[j];  // the level has the value's sign
+      }
+      if (squares) {
+#pragma unroll
+        for (const float l : level) square_sum = __fmaf_rn(l, l, square_sum);
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const uint32_t *i = index + 4 * h, *n = sign + 4 * h;
+        codes[k][h] = internal::Gather<false>(i[0], i[1], i[2], i[3]) |
+                      (internal::Gather<true>(n[0], n[1], n[2], n[3]) & 0x80808080u) >> (8 - bits);
       }
     }
   }
+  if (s == 0) {
+#pragma unroll
+    for (auto& two : codes) two[0] = two[1] = StoredCode(bits, 0) * 0x01010101u;
+  }
   *p = TreeSum(sum);
 #pragma unroll
-  for (int lanes = 1; lanes < kRowLanes; lanes *= 2) squares = squares + __shfl_xor_sync(kFullWarp, squares, lanes);
-  *n2 = squares;
+  for (int lanes = 1; lanes < kRowLanes; lanes *= 2) {
+    square_sum = square_sum + __shfl_xor_sync(kFullWarp, square_sum, lanes);
+  }
+  *n2 = square_sum;
 }
 
 }  // namespace tersekv::cuda
