@@ -64,6 +64,10 @@ class CacheMemory;
 std::shared_ptr<CacheMemory> MakeCacheMemory(size_t byte_budget);
 // Gives back scratch, which otherwise stays as large as the largest step. Not while a step runs.
 void ReleaseScratch(CacheMemory* memory);
+size_t ScratchBytes(const CacheMemory& memory);
+// Counts bytes of the host's own (or scratch) under the budget too; false: they do not fit, nothing is counted.
+bool ChargeMemory(CacheMemory* memory, size_t bytes);
+void RefundMemory(CacheMemory* memory, size_t bytes);  // of what was charged
 
 struct CacheConfig {
   KvSpec spec;

@@ -341,5 +341,8 @@ std::shared_ptr<CacheMemory> MakeCacheMemory(size_t byte_budget) {
 }
 
 void ReleaseScratch(CacheMemory* memory) { memory->ReleaseScratch(); }
+size_t ScratchBytes(const CacheMemory& memory) { return memory.ScratchBytes(); }
+bool ChargeMemory(CacheMemory* memory, size_t bytes) { return memory->pool.Charge(bytes); }
+void RefundMemory(CacheMemory* memory, size_t bytes) { memory->pool.Refund(bytes); }
 
 }  // namespace tersekv

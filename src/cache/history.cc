@@ -222,11 +222,7 @@ CacheUsage History::Usage() const {
   usage.pages = PageBytes();
   usage.bytes_used = usage.pages + usage.raw_rows + usage.stats + usage.tables;
   usage.bytes_reserved = pool_.bytes_reserved();
-  for (const auto& sides : memory_->step) {
-    for (const StepRows& rows : sides) usage.scratch += rows.capacity * sizeof(uint16_t);
-  }
-  for (const EncodeScratch& worker : memory_->workers) usage.scratch += worker.bytes();
-  usage.scratch += memory_->AttendBytes();
+  usage.scratch = memory_->ScratchBytes();
   usage.bytes_f16 = f16_token * static_cast<size_t>(usage.tokens);
   values = usage.bytes_f16 / 2;
   usage.bits_effective = values == 0 ? 0.0 : static_cast<double>(usage.bytes_used) * 8.0 / static_cast<double>(values);

@@ -61,6 +61,15 @@ class CacheMemory {
     ReleaseAttend();
   }
 
+  size_t ScratchBytes() const {
+    size_t bytes = AttendBytes();
+    for (const auto& sides : step) {
+      for (const StepRows& rows : sides) bytes += rows.capacity * sizeof(uint16_t);
+    }
+    for (const EncodeScratch& worker : workers) bytes += worker.bytes();
+    return bytes;
+  }
+
   PagePool pool;
   std::vector<std::array<StepRows, 2>> step;  // by layer of a cache, side
   std::vector<EncodeScratch> workers;

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """TerseCache: a drop-in cache for generate() whose attention layers stay packed."""
+import contextlib
 import copy
 import warnings
 import weakref
@@ -13,6 +14,7 @@ from tersekv.hf.layer import TerseLayer, simd_backend
 from tersekv.hf.options import choose_spec, protected
 from tersekv.hf.plan import BatchPlan, core_rows, plan_of
 from tersekv.hf.store import Store
+from tersekv.hf.undo import Undo
 
 PACKED_TYPES = ("full_attention", "sliding_attention")
 
@@ -26,10 +28,10 @@ class TerseCache(DynamicCache):
     need it. protect_first, protect_last, protected_layers (negative: from the end): cached layers that stay raw.
     prefill: "raw" (a prompt attends its own raw keys and values, as stock caches do) or "decode" (every token sees what
     decoding at its place would see: slower, independent of how a prompt is cut).
-    arithmetic: "int16" (default), "exact" or "fast", as docs/numerics.md has it. byte_budget: limit of the
-    bytes of history (0: none), scratch not counted; what does not fit raises MemoryError, and a forward pass that fails
-    in the middle leaves layers of different lengths: reset() before going on.
-    device: "cpu". A cache and all its copies are for one thread: they share pages and scratch.
+    arithmetic: "int16" (default), "exact" or "fast", as docs/numerics.md has it. byte_budget: limit of all
+    bytes that it takes, scratch included (0: none); what does not fit raises MemoryError. A forward pass that fails in
+    any layer is taken back in all of them.
+    device: "cpu". A cache is for one thread at a time; deep copies of it may run in other ones.
 
     The model's attention must be 'tersekv' (patch_model(model), or attn_implementation="tersekv"): it computes from packed
     pages. With any other one the cache still answers rightly by decoding its history each step, and warns once.
@@ -62,7 +64,7 @@ class TerseCache(DynamicCache):
 
     def _start(self):
         self.rows, self.slots, self.stored, self.explained = [], 0, None, set()
-        self._model = None
+        self._model, self.undo = None, Undo()
         weakref.finalize(self, self.store.remove, self.rows)
 
     def _use_config(self, config, profile):
@@ -191,92 +193,123 @@ class TerseCache(DynamicCache):
     def _packed(self):
         return [layer for layer in self.layers if isinstance(layer, TerseLayer)]
 
+    def _stock(self):
+        return [layer for layer in self.layers if not isinstance(layer, TerseLayer)]
+
+    @contextlib.contextmanager
     def _others(self, name, *arguments):
-        for layer in self.layers:
-            if not isinstance(layer, TerseLayer):
+        """Layers of other kinds first: they may refuse. They go back when the block fails, so it is all or nothing."""
+        saved = [(layer, {key: dict(value) if isinstance(value, dict) else value for key, value in vars(layer).items()})
+                 for layer in self._stock()]
+        try:
+            for layer in self._stock():
                 getattr(layer, name)(*arguments)
+            yield
+        except BaseException:
+            for layer, state in saved:
+                vars(layer).clear()
+                vars(layer).update(state)
+            raise
 
     def _flush(self):
+        self.undo.check()
         for layer in self._packed():
             layer.flush()
             layer.epoch += 1
+        self.undo.settle(self)
 
     def reset(self):
-        self._flush()
+        self._empty()
+        for layer in self._packed():
+            layer.record_past = False
+
+    def _empty(self):
+        for layer in self._packed():
+            layer.pending, layer.length = None, 0
+            layer.epoch += 1
         self.store.remove(self.rows)
         self.rows.clear()
-        self.slots, self.stored, self._model = 0, None, None
-        for layer in self._packed():
-            layer.length, layer.record_past = 0, False
-        self._others("reset")
+        self.slots, self.stored, self._model, self.undo = 0, None, None, Undo()
+        for layer in self._stock():
+            layer.reset()
 
     def _take_rows(self, indices):
         """Batch row i becomes what row indices[i] was: the first taker keeps the sequence, others fork it."""
-        self._flush()
-        old, taken, new = list(self.rows), set(), []
-        for index in indices:
-            sequence = old[index]
-            new.append(self.store.fork(sequence) if sequence in taken else sequence)
-            taken.add(sequence)
+        old, taken, again = list(self.rows), {}, []
+        for place, index in enumerate(indices):
+            if taken.setdefault(old[index], place) != place:
+                again.append(place)
+        new = [old[index] for index in indices]
+        for place, copy_of in zip(again, self.store.forks([new[place] for place in again])):
+            new[place] = copy_of
         self.store.remove(sequence for sequence in old if sequence not in taken)
         self.rows[:] = new
         if self.stored is not None:
             self.stored = self.stored[list(indices)]
 
+    def _take(self, name, argument, indices):
+        self._flush()
+        with self._others(name, argument):
+            if self.rows:
+                self._take_rows(indices())
+
     def reorder_cache(self, beam_idx):
-        if self.rows:
-            self._take_rows(beam_idx.tolist())
-        self._others("reorder_cache", beam_idx)
+        self._take("reorder_cache", beam_idx, beam_idx.tolist)
 
     def batch_repeat_interleave(self, repeats):
-        if self.rows:
-            self._take_rows([row for row in range(len(self.rows)) for _ in range(int(repeats))])
-        self._others("batch_repeat_interleave", repeats)
+        self._take("batch_repeat_interleave", repeats,
+                   lambda: [row for row in range(len(self.rows)) for _ in range(int(repeats))])
 
     def batch_select_indices(self, indices):
-        if self.rows:
-            chosen = torch.arange(len(self.rows))[indices.cpu() if torch.is_tensor(indices) else indices]
-            self._take_rows(chosen.reshape(-1).tolist())
-        self._others("batch_select_indices", indices)
+        self._take("batch_select_indices", indices, lambda: torch.arange(len(self.rows))[
+            indices.cpu() if torch.is_tensor(indices) else indices].reshape(-1).tolist())
 
     def crop(self, tokens_to_remove=None, max_length=None):
-        """Forgets the newest slots: a negative number of them, or (as earlier releases have it) a positive length."""
+        """Forgets the newest slots: a negative number of them, or (as earlier releases have it) a positive length.
+
+        What cannot be done (layers of other kinds that hold no past) raises and changes nothing.
+        """
         n = int(max_length if tokens_to_remove is None else tokens_to_remove)
         self._flush()
         keep = min(n, self.slots) if n > 0 else max(self.slots + n, 0)
-        if keep == 0:
-            remove, self.stored = list(self.rows), None
-            self.store.remove(remove)
+        removed = self.slots - keep
+        if keep == 0 and removed > 0:
+            self._empty()
+            return
+        for index, layer in enumerate(self.layers):
+            if removed > 0 and not getattr(layer, "is_croppable", True):
+                raise RuntimeError(f"layer {index} ({type(layer).__name__}) holds no past to crop back to: call reset() "
+                                   "and run the prompt again")
+        with self._others("crop", -removed):
+            self._crop_packed(keep)
+
+    def _crop_packed(self, keep):
         for row, sequence in enumerate(self.rows):
             tokens = keep if self.stored is None else int(self.stored[row, :keep].sum())
-            for core in self.store.cores.values():
+            for core in list(self.store.cores.values()):
                 core.truncate(sequence, tokens)
         self.stored = None if self.stored is None else self.stored[:, :keep].clone()
         for layer in self._packed():
             layer.length = min(layer.length, keep)
-        removed = self.slots - keep
         self.slots = keep
-        self._others("crop", -removed)
 
     def __deepcopy__(self, memo):
         """A copy that shares packed pages (copy on write), for prompts that several generations start from."""
-        self._flush()
+        with self.store.lock:  # several threads may copy one prompt
+            self._flush()
+            layers = [copy.copy(layer) if isinstance(layer, TerseLayer) else copy.deepcopy(layer, memo)
+                      for layer in self.layers]
+            rows = self.store.forks(self.rows)
         twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__)
         memo[id(self)] = twin
+        twin.__dict__.update(self.__dict__)
         twin._start()
-        twin.explained = set(self.explained)
-        twin.rows.extend(self.store.fork(sequence) for sequence in self.rows)
+        twin.rows.extend(rows)
+        twin.explained, twin.layers = set(self.explained), layers
         twin.slots, twin._model = self.slots, self._model
         twin.stored = None if self.stored is None else self.stored.clone()
-        twin.layers = []
-        for layer in self.layers:
-            if isinstance(layer, TerseLayer):
-                layer = copy.copy(layer)
-                layer.owner, layer.pending = twin, None
-            else:
-                layer = copy.deepcopy(layer, memo)
-            twin.layers.append(layer)
+        for layer in twin._packed():
+            layer.owner, layer.pending = twin, None
         return twin
 
     def __reduce_ex__(self, protocol):
@@ -287,6 +320,9 @@ class TerseCache(DynamicCache):
         """Allocated bytes and what is in them; per layer under 'layers'. 'ratio' is float16 bytes over bytes used."""
         total = {"bytes_used": 0, "bytes_f16": 0, "tokens": 0, "tokens_packed": 0}
         rows, reserved, scratch, stock = [], 0, 0, 0
+        for layer in self._packed():
+            layer.flush()
+        self.undo.settle_if_whole(self)
         for layer in self.layers:
             if not isinstance(layer, TerseLayer):
                 tensors = [value for value in vars(layer).values() if torch.is_tensor(value)]

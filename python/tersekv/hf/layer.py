@@ -15,7 +15,7 @@ from tersekv.hf.dense import dense_attention
 from tersekv.hf.handle import KVHandle, Pending
 from tersekv.hf.masks import TerseMask
 
-WRITE_TOKENS = 512  # of a prompt at a time: what the core keeps raw of a step stays small
+WRITE_TOKENS = 512  # of a batch at a time: scratch of the core stays small
 RELEASE_TOKENS = 1024
 
 
@@ -28,6 +28,18 @@ def describe(x):
 
 def together(x):
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _pieces(rows, n):
+    """(first slot, slots, rows of core_rows) of steps of about WRITE_TOKENS tokens in all rows together."""
+    size = max(WRITE_TOKENS // max(len(rows), 1), 16)
+    for low in range(0, n, size):
+        high = min(low + size, n)
+        part = []
+        for seq, first, tokens, position in rows:
+            begin, end = max(first, low), min(first + tokens, high)
+            part.append((seq, begin - low, end - begin, position + begin - first) if begin < end else (seq, 0, 0, 0))
+        yield low, high - low, part
 
 
 class TerseLayer(CacheLayerMixin):
@@ -106,27 +118,43 @@ class TerseLayer(CacheLayerMixin):
 
     # -- a step --------------------------------------------------------------------------------------------------------
     def update(self, key_states, value_states, *_, **__):
-        self._check(key_states, value_states)
+        owner = self.owner
+        try:
+            return self._update(owner, key_states, value_states)
+        except BaseException as error:
+            self._failed(owner, error)
+            raise
+
+    def _update(self, owner, key_states, value_states):
+        owner.undo.check()
         self.flush()
+        owner.undo.enter(owner, self)
+        self._check(key_states, value_states)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        self.owner.open_batch(key_states.shape[0])
+        owner.open_batch(key_states.shape[0])
         pending = Pending(self, together(key_states.detach()), together(value_states.detach()), self._low(),
                           self.length)
         self.length = pending.end
         wants_grad = torch.is_grad_enabled() and (key_states.requires_grad or value_states.requires_grad)
-        other = self.owner.foreign_attention()
+        other = owner.foreign_attention()
+        self.pending = pending
         if not wants_grad and other is None:
-            self.pending = pending
             return KVHandle(pending, "k"), KVHandle(pending, "v")
         self.explain("gradients" if other is None else f"attention '{other}'")
         keys, values = pending.dense("k"), pending.dense("v")
         n = key_states.shape[-2]
         self._append(pending, None)
+        self.pending = None
         if wants_grad:  # the chunk keeps its graph
             keys = torch.cat([keys[..., :-n, :], key_states], dim=-2)
             values = torch.cat([values[..., :-n, :], value_states], dim=-2)
         return keys, values
+
+    def _failed(self, owner, error):
+        """All layers go back to before the forward pass."""
+        error.add_note(f"in layer {self.index} of the TerseCache")
+        owner.undo.back(owner)
 
     def _check(self, k, v):
         for name, x in (("keys", k), ("values", v)):
@@ -147,8 +175,9 @@ class TerseLayer(CacheLayerMixin):
 
     def flush(self):
         """Keys and values that no attention asked for are stored, as if there were no padding."""
-        if self.pending is not None and not self.pending.appended:
-            self._append(self.pending, None)
+        pending = self.pending  # another thread may be copying the cache too
+        if pending is not None and not pending.appended:
+            self._append(pending, None)
         self.pending = None
 
     def core(self, heads=None):
@@ -160,6 +189,14 @@ class TerseLayer(CacheLayerMixin):
         config: of the module that asks.
         """
         pending.check()
+        owner = self.owner
+        try:
+            return self._attend(pending, query, mask, config, scale, causal, window, softcap, sinks)
+        except BaseException as error:
+            self._failed(owner, error)
+            raise
+
+    def _attend(self, pending, query, mask, config, scale, causal, window, softcap, sinks):
         self.owner.check_model(config)
         n, start = pending.end - pending.start, pending.start
         _arrays.check_device(query.device)
@@ -211,31 +248,20 @@ class TerseLayer(CacheLayerMixin):
             return
         n = pending.end - pending.start
         core = self.core()
-        rows = self.owner.core_rows(valid, pending.start, n)
-        for first in range(0, n, WRITE_TOKENS):
-            count = min(WRITE_TOKENS, n - first)
-            part = [(seq, max(begin, first) - first, max(min(begin + size, first + count) - max(begin, first), 0),
-                     position + max(first - begin, 0)) for seq, begin, size, position in rows]
-            k, v = (x[:, :, first:first + count] for x in (pending.k, pending.v))
-            self._call(pending, core.step, part, count, describe(k), describe(v))
+        for first, count, rows in _pieces(self.owner.core_rows(valid, pending.start, n), n):
+            core.step(rows, count, *(describe(x[:, :, first:first + count]) for x in (pending.k, pending.v)), undo=True)
         self._note(pending, valid)
 
     def _step(self, core, rows, n, pending, query, out, scale, window, softcap, sinks):
         logits = [] if sinks is None else sinks.detach().float().flatten().tolist()
-        self._call(pending, core.step, rows, n, describe(pending.k), describe(pending.v), describe(query),
-                   describe(out.transpose(1, 2)), scale, window or 0, softcap or 0.0, logits)
+        out = out.transpose(1, 2)
+        # What a prompt's own tokens see depends on the step with prefill="raw" alone.
+        pieces = [(0, n, rows)] if self.owner.prefill == "raw" else _pieces(rows, n)
+        for first, count, part in pieces:
+            arrays = (describe(x[:, :, first:first + count]) for x in (pending.k, pending.v, query, out))
+            core.step(part, count, *arrays, scale, window or 0, softcap or 0.0, logits, undo=True)
         if n > RELEASE_TOKENS:
             self.owner.store.memory.release_scratch()
-
-    def _call(self, pending, step, *arguments):
-        try:
-            step(*arguments)
-        except Exception as error:
-            if not pending.appended:  # the layer is as it was before update()
-                self.length, self.pending = pending.start, None
-            self.epoch += 1
-            error.add_note(f"in layer {self.index} of the TerseCache")
-            raise
 
     def _note(self, pending, valid):
         if not pending.appended:
