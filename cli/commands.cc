@@ -20,6 +20,7 @@
 #include "cli/eval.h"
 #include "cli/inspect.h"
 #include "cli/options.h"
+#include "cli/plan.h"
 #include "cli/preload.h"
 #include "cli/probe.h"
 #include "cli/run.h"
@@ -29,7 +30,7 @@ namespace tersekv::cli {
 namespace {
 
 constexpr const char* kCommands[] = {"run",    "eval",    "calibrate", "probe", "inspect", "bench",
-                                     "codecs", "dump-kv", "doctor",    "serve", "exec"};
+                                     "codecs", "dump-kv", "doctor",    "plan",  "serve",   "exec"};
 
 // One line that names what is wrong and where to look.
 int UsageError(std::string message, const std::string& help) {
@@ -77,6 +78,7 @@ int Main(int argc, const char* const* argv) {
   DumpKvOptions dump_kv;
   DoctorOptions doctor;
   ExecOptions exec;
+  PlanOptions plan;
   ServeOptions serve;
   const CLI::App* run_command = AddRun(&app, &run);
   const CLI::App* eval_command = AddEval(&app, &eval);
@@ -91,6 +93,7 @@ int Main(int argc, const char* const* argv) {
   const CLI::App* codecs_command = AddCodecs(&app, &codecs);
   const CLI::App* dump_kv_command = AddDumpKv(&app, &dump_kv);
   AddDoctor(&app, &doctor);
+  const CLI::App* plan_command = AddPlan(&app, &plan);
   const CLI::App* serve_command = AddServe(&app, &serve);
   const CLI::App* exec_command = AddExec(&app, &exec);
 
@@ -122,6 +125,7 @@ int Main(int argc, const char* const* argv) {
   if (bench_command->parsed()) return bench_attend_command->parsed() ? BenchAttend(bench_attend) : BenchE2e(bench_e2e);
   if (codecs_command->parsed()) return Codecs(codecs);
   if (dump_kv_command->parsed()) return DumpKv(dump_kv);
+  if (plan_command->parsed()) return Plan(plan);
   if (serve_command->parsed()) return Serve(serve);
   if (exec_command->parsed()) return Exec(exec);
   return Doctor(doctor);

@@ -31,6 +31,14 @@ Result<std::string> RecommendedSpec(const Profile& profile) {
   return report->advice.front().spec;
 }
 
+Result<CacheConfig> SessionCacheConfig(const ModelInfo& model, const std::string& kv,
+                                       const std::shared_ptr<const Profile>& profile,
+                                       const std::vector<LayerBits>& layer_bits) {
+  CacheConfig config;
+  TERSEKV_RETURN_IF_ERROR(ConfigureCache(model, kv, profile, layer_bits, &config));
+  return config;
+}
+
 Status ConfigureCache(const ModelInfo& model, const std::string& kv, const std::shared_ptr<const Profile>& profile,
                       const std::vector<LayerBits>& layer_bits, CacheConfig* config) {
   Result<KvSpec> spec = ParseSpec(kv);

@@ -92,6 +92,7 @@ Status DescribeModel(const std::string& path, Model* model) {
   info.description = text;
   info.architecture = MetaValue(model->model, "general.architecture");
   info.ctx_train = llama_model_n_ctx_train(model->model);
+  info.weight_bytes = llama_model_size(model->model);
   info.vocab = llama_vocab_n_tokens(model->vocab());
   info.heads = llama_model_n_head(model->model);
   if (const char* chat = llama_model_chat_template(model->model, nullptr)) info.chat_template = chat;

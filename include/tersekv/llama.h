@@ -55,6 +55,7 @@ struct ModelInfo {
   std::vector<int> windows;        // by layer: tokens that a query sees, its own included; 0 = all
   bool recurrent = false;          // other layers keep a state in llama.cpp: sequences can be cleared, not truncated
   std::string chat_template;       // empty when the file has none
+  size_t weight_bytes = 0;
 };
 
 struct BatchToken {
@@ -133,6 +134,11 @@ class Session {
 };
 
 ModelIdentity IdentityOf(const ModelInfo& model);
+
+// The cache that a session with these options has; its budget, rollback and workers are left open. kv: not stock-*.
+Result<CacheConfig> SessionCacheConfig(const ModelInfo& model, const std::string& kv,
+                                       const std::shared_ptr<const Profile>& profile,
+                                       const std::vector<LayerBits>& layer_bits);
 
 // What kv "auto" stands for with this profile: metadata "recommended_spec", else the probe's advice on quality.
 Result<std::string> RecommendedSpec(const Profile& profile);

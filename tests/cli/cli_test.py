@@ -54,8 +54,8 @@ class Case(unittest.TestCase):
 class WithoutModel(Case):
     def test_version_and_help(self):
         self.assertRegex(self.ok("--version").stdout, r"^tersekv \d+\.\d+\.\d+ \(.+\)\n$")
-        for command in ("run", "eval", "calibrate", "probe", "inspect", "bench", "codecs", "dump-kv", "doctor", "serve",
-                        "exec"):
+        for command in ("run", "eval", "calibrate", "probe", "inspect", "bench", "codecs", "dump-kv", "doctor", "plan",
+                        "serve", "exec"):
             self.assertIn(f"tersekv {command}", self.ok(command, "--help").stdout)
 
     def test_usage(self):
@@ -70,6 +70,14 @@ class WithoutModel(Case):
         self.refused(2, ["prompt is empty"], "run", "-p", " \n", "-m", "none.gguf")
         self.refused(2, ["--text"], "eval", "-m", "none.gguf")
         self.refused(2, ["--kv-bytes", "64X"], "run", "-p", "x", "-m", "none.gguf", "--kv-bytes", "64X")
+
+    def test_plan_refuses(self):
+        plan = ("plan", "-m", "none.gguf")
+        self.refused(2, ["--memory 8G"], *plan)
+        self.refused(2, ["--slots", "'x'"], *plan, "--memory", "8G", "--slots", "1,x")
+        self.refused(2, ["--contexts", "'0'"], *plan, "--memory", "8G", "--contexts", "0")
+        self.refused(2, ["k9v4"], *plan, "--memory", "8G", "--kv", "k9v4")
+        self.refused(1, ["none.gguf"], *plan, "--memory", "8G")
 
     def test_specs(self):
         run = ("run", "-m", "none.gguf", "-p", "x", "--kv")

@@ -31,18 +31,24 @@ def need(*paths):
             raise SystemExit(SKIPPED)
 
 
-def random_model():
+def random_model(path=RANDOM_MODEL, shape=("--heads", 8, "--kv-heads", 2, "--embd", 256)):
     """A small one with random f32 weights and a tokenizer of bytes, made once."""
-    if not RANDOM_MODEL.exists():
+    if not path.exists():
         version = re.search(r"^GGUF_VERSION=(\S+)", (ROOT / "scripts/versions.sh").read_text(), re.M)[1]
         python = os.environ.get("TERSEKV_TEST_PYTHON") or CACHE / f"venv-gguf-{version}/bin/python"
         need(python)
-        RANDOM_MODEL.parent.mkdir(parents=True, exist_ok=True)
-        made = f"{RANDOM_MODEL}.{os.getpid()}"
-        subprocess.run([python, ROOT / "tests/tools/make_model.py", "random", "--heads", "8", "--kv-heads", "2", "--embd",
-                        "256", "--out", made], check=True, stdout=subprocess.DEVNULL)
-        os.replace(made, RANDOM_MODEL)
-    return RANDOM_MODEL
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = f"{path}.{os.getpid()}"
+        subprocess.run([python, ROOT / "tests/tools/make_model.py", "random", *map(str, shape), "--out", made], check=True,
+                       stdout=subprocess.DEVNULL)
+        os.replace(made, path)
+        os.remove(made + ".json")
+    return path
+
+
+def windowed_model():
+    return random_model(CACHE / "models/test/preload-gemma2.gguf", ("--arch", "gemma2", "--heads", 4, "--kv-heads", 2,
+                                                                    "--embd", 256, "--window", 256))
 
 
 def environment(preload=None, kv=None, **variables):

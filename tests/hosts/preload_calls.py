@@ -30,6 +30,7 @@ def engine(llama_bin):
             ("llama_model_load_from_file", pointer, c_text, ModelParams),
             ("llama_init_from_model", pointer, pointer, ContextParams),
             ("llama_get_memory", pointer, pointer), ("llama_free", None, pointer), ("llama_model_free", None, pointer),
+            ("llama_n_ctx", ctypes.c_uint32, pointer),
             ("llama_decode", c_int, pointer, Batch),
             ("llama_get_logits_ith", ctypes.POINTER(ctypes.c_float), pointer, c_int),
             ("llama_memory_clear", None, pointer, c_bool),

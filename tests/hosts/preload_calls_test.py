@@ -45,9 +45,22 @@ def bad_paths(model):
     return out
 
 
+def fill(model):
+    """Appends tokens until the context is full."""
+    e = calls.engine(LLAMA_BIN)
+    _, context, memory = calls.open_context(e, model, n_ctx=1024, n_batch=256, n_ubatch=256)
+    out = {"n_ctx": e.llama_n_ctx(context)}
+    for at in range(0, out["n_ctx"], 256):
+        out["code"] = calls.decode(e, context, [(i % 97, i, [0], False) for i in range(at, at + 256)])
+        if out["code"]:
+            break
+    out["tokens"] = e.llama_memory_seq_pos_max(memory, 0) + 1
+    return out
+
+
 class Calls(unittest.TestCase):
-    def inside(self, function, kv, **variables):
-        done = subprocess.run([sys.executable, "-B", __file__, SO, LLAMA_BIN, "--inside", function.__name__],
+    def inside(self, function, kv, model=preload.random_model, **variables):
+        done = subprocess.run([sys.executable, "-B", __file__, SO, LLAMA_BIN, "--inside", function.__name__, model()],
                               env=preload.environment(SO, kv, **variables), capture_output=True, text=True, timeout=120)
         self.assertEqual(done.returncode, 0, done.stderr[-2000:])
         return json.loads(done.stdout), done.stderr
@@ -62,11 +75,17 @@ class Calls(unittest.TestCase):
         for function in ("llama_state_seq_load_file", "llama_state_seq_save_file", "llama_state_save_file"):
             self.assertEqual(said.count(f"tersekv: {function} failed: "), 1, said)
 
+    def test_the_context_that_the_bytes_hold_can_be_filled(self):
+        for model in (preload.random_model, preload.windowed_model):
+            out, said = self.inside(fill, "k4v4", model, CTX="auto")
+            self.assertEqual(out["code"], 0, said)
+            self.assertEqual(out["tokens"], out["n_ctx"])
+            self.assertGreater(out["n_ctx"], 2048)
+
 
 if __name__ == "__main__":
     if sys.argv[3:4] == ["--inside"]:
-        print(json.dumps(globals()[sys.argv[4]](preload.random_model())))
+        print(json.dumps(globals()[sys.argv[4]](sys.argv[5])))
     else:
         preload.need(SO, f"{LLAMA_BIN}/llama-server")
-        preload.random_model()
         unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=2)

@@ -67,9 +67,9 @@ Result<std::unique_ptr<Context>> Context::Create(std::shared_ptr<const Model> mo
                                                  const Settings& settings) {
   CacheConfig config;
   TERSEKV_RETURN_IF_ERROR(ConfigureCache(model->info, settings.kv, settings.profile, BitsOfLayers(settings), &config));
+  config.windows.clear();  // what a window has left behind is kept: programs go back there
   const Result<Sizes> sizes = PlanSizes(params.params, static_cast<int>(model->info.ctx_train), config, settings);
   if (!sizes) return sizes.error();
-  config.windows.clear();  // what a window has left behind is kept: programs go back there
   config.byte_budget = sizes->budget;
   config.max_workers = Threads(params.params);
   Result<std::unique_ptr<KvCache>> cache = KvCache::Create(config);
