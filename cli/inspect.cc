@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string_view>
 #include <utility>
@@ -83,8 +84,9 @@ Status InspectSession(const InspectOptions& options) {
     line("made by", "tersekv " + saved->tersekv_version);
     line("spec", saved->spec);
     line("layers", fmt::format("{}", saved->layers.size()));
-    line("tokens", fmt::format("{}, positions {} to {}", saved->tokens.size(), saved->state.positions.front(),
-                               saved->state.positions.back()));
+    const std::vector<int32_t>& places = saved->state.positions;  // below 0: without a token
+    const auto first = std::find_if(places.begin(), places.end(), [](int32_t stored) { return stored >= 0; });
+    line("tokens", fmt::format("{}, positions {} to {}", saved->tokens.size(), *first, places.back()));
     line("pages", fmt::format("{}, {} given back", pages, given_back));
     line("bytes", fmt::format("{}", saved->bytes));
     if (Status status = WriteText("-", text); !status.ok()) return status;

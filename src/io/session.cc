@@ -203,6 +203,7 @@ Result<SavedSession> ParseSession(std::string_view bytes, const std::string& nam
   }
   session.state.positions.assign(positions.begin(), positions.end());
   session.tokens.assign(tokens.begin(), tokens.end());
+  if (header->tokens == 0) return damaged("holds no tokens");
   if (session.state.tokens() != header->tokens) return damaged("has other tokens than positions");
   for (size_t l = 0; l < header->sections.size(); ++l) {
     const SessionHeader::Layer& from = header->sections[l];
