@@ -4,14 +4,14 @@
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-TARGETS=(codec spec profile cache)
+TARGETS=(codec spec profile cache session)
 
 usage() {
   cat <<'HELP'
 usage: scripts/fuzz.sh [--seconds N] [TARGET...]
 
   --seconds N   each target runs this long, default 60
-  TARGET        codec, spec, profile, cache; default: all, one after another
+  TARGET        codec, spec, profile, cache, session; default: all, one after another
 
 Installs clang, builds build/fuzz and starts from tests/fuzz/corpus/TARGET. New inputs go to build/fuzz/found/TARGET,
 an input that breaks something to build/fuzz/TARGET-crash-...: put it into the corpus with the mend. The exit code is
