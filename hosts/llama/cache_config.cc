@@ -61,6 +61,7 @@ Status ConfigureCache(const ModelInfo& model, const std::string& kv, const std::
       profile != nullptr && !spec->raw() && (spec->mean == MeanMode::kStats || spec->mean == MeanMode::kProfile);
   config->spec = *spec;
   config->layers = model.layers;
+  for (size_t l = 0; l < model.latent.size(); ++l) config->layers[l].latent = model.latent[l] && HoldsLatents(*spec);
   config->windows.assign(model.windows.begin(), model.windows.end());
   config->layer_bits = layer_bits;
   config->statistics.clear();

@@ -19,6 +19,7 @@ void DraftRows::Start(const CacheConfig& config, std::span<const StepToken> toke
 
 void DraftRows::Store(int layer, Kv side, const float* rows, ptrdiff_t row_stride) {
   Side& kept = sides_[2 * static_cast<size_t>(layer) + static_cast<size_t>(side)];
+  if (kept.width == 0) return;  // values of a latent layer
   const char* from = reinterpret_cast<const char*>(rows);
   for (size_t t = 0; t < tokens_.size(); ++t, from += row_stride) {
     std::memcpy(kept.rows.data() + t * kept.width, from, kept.width * sizeof(float));

@@ -100,7 +100,10 @@ Status DescribeModel(const std::string& path, Model* model) {
   model->long_rope_from = LongRopeFrom(model->model, path, info.architecture);
   if (model->packable.ok()) model->packable = ProbeLayers(model->model, &info.layers, &model->layers);
   if (!model->packable.ok()) info.layers.clear();  // never a part of them: sizes would be wrong
-  if (model->packable.ok()) info.windows = model->layers.windows;
+  if (model->packable.ok()) {
+    info.windows = model->layers.windows;
+    info.latent = model->layers.latent;
+  }
   info.recurrent = llama_model_is_hybrid(model->model);
   return {};
 }

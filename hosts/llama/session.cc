@@ -108,10 +108,10 @@ class TerseSession : public SessionBase {
     kv_ = FormatSpec(config.spec);
     return {};
   }
-  // Values of MLA are a part of its keys: llama.cpp would store them once.
+  // Values of MLA are a part of its keys: llama.cpp stores them once, also where we do not.
   CacheUsage Usage() const override {
     CacheUsage usage = cache_->Usage();
-    const size_t twice = 2 * LatentValues(*model_) * static_cast<size_t>(usage.tokens);
+    const size_t twice = 2 * LatentsKeptTwice(*model_, cache_->config()) * static_cast<size_t>(usage.tokens);
     if (twice == 0) return usage;
     usage.bits_effective *= static_cast<double>(usage.bytes_f16) / static_cast<double>(usage.bytes_f16 - twice);
     usage.bytes_f16 -= twice;

@@ -24,11 +24,12 @@ llama_batch& Batch::Fill(std::span<const BatchToken> tokens) {
   return batch_;
 }
 
-size_t LatentValues(const Model& model) {
+size_t LatentsKeptTwice(const Model& model, const CacheConfig& config) {
   size_t values = 0;
-  for (size_t l = 0; l < model.info.layers.size(); ++l) {
-    const LayerShape& shape = model.info.layers[l];
-    if (model.layers.latent[l]) values += static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(shape.head_dim_v);
+  for (size_t l = 0; l < config.layers.size(); ++l) {
+    const LayerShape& shape = config.layers[l];
+    if (model.layers.latent[l] && !shape.latent)
+      values += static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(shape.head_dim_v);
   }
   return values;
 }

@@ -74,8 +74,8 @@ class SessionBase : public Session {
   int64_t draft_tokens_ = 0, draft_begin_ = 0;
 };
 
-// Values a token that MLA layers have as K and as V.
-size_t LatentValues(const Model& model);
+// Values a token that MLA layers of a cache have as K and as V.
+size_t LatentsKeptTwice(const Model& model, const CacheConfig& config);
 
 Result<std::unique_ptr<Session>> OpenStock(std::shared_ptr<const Model> model, const SessionOptions& options);
 

@@ -28,6 +28,10 @@ struct LayerShape {
   // 1 to 1024. Packed specs: a multiple of 16 from 32; with rot=h1 or h2 its odd part is 1, 3, 5, 7 or 9; formats of
   // blocks take multiples of their block.
   int head_dim_k = 0, head_dim_v = 0;
+  // Multi-head latent attention: V is the first head_dim_v channels of K, the rest of K is its rotary part. Kept once:
+  // the latent by the codec of K, the rotary part as f16; WriteRows of V does nothing. One KV head; raw and Lloyd-Max
+  // specs without mean=page.
+  bool latent = false;
   bool operator==(const LayerShape&) const = default;
 };
 
@@ -217,6 +221,9 @@ size_t FormulaBytes(const CacheConfig& config, int64_t tokens);
 // The CPU kernels that attend packed tokens of such a cache, and why, in words; the error of KvCache::Create when there
 // is none. For people; nothing should parse it.
 Result<std::string> DescribeAttention(const CacheConfig& config);
+
+// Whether layers may be LayerShape::latent under `spec`.
+bool HoldsLatents(const KvSpec& spec);
 
 // Whether this build can store `spec`; kUnsupported says what is missing and what to use instead.
 Status CheckSupported(const KvSpec& spec);

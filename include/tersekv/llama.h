@@ -52,6 +52,7 @@ struct ModelInfo {
   int64_t ctx_train = 0;
   int vocab = 0, heads = 0;
   std::vector<LayerShape> layers;  // that keep K and V; of MLA: K is the latent with its rotary part, V the latent
+  std::vector<bool> latent;        // by layer: MLA. A cache keeps the latent once where the spec can (HoldsLatents)
   std::vector<int> windows;        // by layer: tokens that a query sees, its own included; 0 = all
   bool recurrent = false;          // other layers keep a state in llama.cpp: sequences can be cleared, not truncated
   std::string chat_template;       // empty when the file has none

@@ -2,6 +2,7 @@
 // DescribeAttention: the choice that TileWork makes (src/cpu/tile_work-inl.h: Integers, Fast), in words.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 
 #include "src/codec/list.h"
@@ -36,8 +37,11 @@ Result<std::string> DescribeAttention(const CacheConfig& config) {
   auto cache = KvCache::Create(config);  // refuses what a host would be refused
   if (!cache) return cache.error();
   const auto targets = SimdTargets();
-  return fmt::format("cpu, {}; {}; {}", targets.empty() ? "no SIMD target" : targets.front(),
-                     Side("K", config.spec.k, config), Side("V", config.spec.v, config));
+  const bool latent =
+      std::any_of(config.layers.begin(), config.layers.end(), [](const LayerShape& shape) { return shape.latent; });
+  return fmt::format("cpu, {}; {}; {}{}", targets.empty() ? "no SIMD target" : targets.front(),
+                     Side("K", config.spec.k, config), Side("V", config.spec.v, config),
+                     latent ? "; layers with a latent: K's codes as fp32, for keys and values" : "");
 }
 
 }  // namespace tersekv

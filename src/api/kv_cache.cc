@@ -245,7 +245,8 @@ Status CheckStatistics(const CacheConfig& config) {
   for (size_t l = 0; l < config.layers.size(); ++l) {
     const LayerShape& shape = config.layers[l];
     const LayerStats& s = config.statistics[l];
-    const size_t k = RowWidth(shape, Kv::kK), v = RowWidth(shape, Kv::kV);
+    const size_t heads = static_cast<size_t>(shape.kv_heads);
+    const size_t k = heads * static_cast<size_t>(shape.head_dim_k), v = heads * static_cast<size_t>(shape.head_dim_v);
     if (s.k_mean.size() != k || s.k_scale.size() != k || s.v_mean.size() != v || s.v_scale.size() != v) {
       return InvalidArgument(fmt::format(
           "statistics of layer {} have {}, {}, {} and {} values; K takes {} and V {}: is the profile of another model?",
@@ -273,7 +274,31 @@ Status CheckStatistics(const CacheConfig& config) {
   return {};
 }
 
+Status CheckLatent(const KvSpec& spec, const LayerShape& shape, int layer) {
+  if (shape.kv_heads != 1 || shape.head_dim_v >= shape.head_dim_k) {
+    return InvalidArgument(
+        fmt::format("layer {} keeps a latent, with {} KV heads of {} / {}: a latent has one head, and keys longer than "
+                    "values by their rotary part",
+                    layer, shape.kv_heads, shape.head_dim_k, shape.head_dim_v));
+  }
+  if (!HoldsLatents(spec)) {
+    return Unsupported(
+        fmt::format("layer {} keeps a latent, and '{}' has no page for one: use k4v4, a raw type, or "
+                    "keep keys and values (latent = false)",
+                    layer, FormatSpec(spec)));
+  }
+  if (const int rotary = shape.head_dim_k - shape.head_dim_v; !spec.raw() && rotary % 4 != 0) {
+    return Unsupported(
+        fmt::format("layer {} has {} rotary channels: this version packs latents with multiples of 4", layer, rotary));
+  }
+  return {};
+}
+
 }  // namespace
+
+bool HoldsLatents(const KvSpec& spec) {
+  return spec.raw() || (StorageOf(spec.k.family) == Storage::kCodes && spec.mean != MeanMode::kPage);
+}
 
 Status CheckShape(const KvSpec& spec, const LayerShape& shape, int layer) {
   if (shape.kv_heads < 1 || shape.heads < shape.kv_heads || shape.heads % shape.kv_heads != 0) {
@@ -282,11 +307,13 @@ Status CheckShape(const KvSpec& spec, const LayerShape& shape, int layer) {
                     "second",
                     layer, shape.heads, shape.kv_heads));
   }
+  if (shape.latent) TERSEKV_RETURN_IF_ERROR(CheckLatent(spec, shape, layer));
   for (const Kv side : {Kv::kK, Kv::kV}) {
-    const int d = side == Kv::kK ? shape.head_dim_k : shape.head_dim_v;
+    int d = side == Kv::kK ? shape.head_dim_k : shape.head_dim_v;
     if (d < 1 || d > kMaxHeadDim) {
       return InvalidArgument(fmt::format("layer {} has head_dim {}: the range is 1 to {}", layer, d, kMaxHeadDim));
     }
+    if (shape.latent) d = shape.head_dim_v;  // what is packed
     if (!spec.raw() && (d < kMinPackedHeadDim || d % kPackedHeadDimStep != 0)) {
       return Unsupported(
           fmt::format("layer {} has head_dim {}, and this version packs multiples of {} from {} to {}: use a "

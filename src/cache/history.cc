@@ -52,7 +52,9 @@ std::shared_ptr<const Statistics> GivenStatistics(const CacheConfig& config) {
     const LayerShape& shape = config.layers[l];
     stats->layers.push_back(
         {GivenSide(config, parts, Kv::kK, shape.kv_heads, shape.head_dim_k, s.k_mean, s.k_scale, s.k_variance),
-         GivenSide(config, parts, Kv::kV, shape.kv_heads, shape.head_dim_v, s.v_mean, s.v_scale, s.v_variance)});
+         shape.latent
+             ? Statistics::Side()
+             : GivenSide(config, parts, Kv::kV, shape.kv_heads, shape.head_dim_v, s.v_mean, s.v_scale, s.v_variance)});
   }
   return stats;
 }
@@ -177,7 +179,9 @@ LayerView History::View(int layer, const StepSequence& part) const {
   view.layout = &layouts_[static_cast<size_t>(layer)];
   view.pages = part.sequence->layers[static_cast<size_t>(layer)].pages.data();
   if (!config_.spec.raw()) {
-    for (const Kv side : {Kv::kK, Kv::kV}) view.raw[static_cast<int>(side)] = RawRowsOf(layer, side, part);
+    for (const Kv side : {Kv::kK, Kv::kV}) {
+      view.raw[static_cast<int>(side)] = RawRowsOf(layer, view.layout->latent ? Kv::kK : side, part);
+    }
   }
   if (const Statistics* stats = part.stats()) view.stats = &stats->layers[static_cast<size_t>(layer)];
   view.positions = part.sequence->positions.data();

@@ -53,6 +53,16 @@ struct LayerView {
   const int32_t* positions = nullptr;        // by order, see Sequence
   int64_t sink = 0;
   bool removed = false;  // some places hold no token
+
+  struct HeadStats {
+    const float *mean = nullptr, *scale = nullptr;  // null: none
+  };
+  // Of channels from `at` on; those of a latent layer's V are K's.
+  HeadStats StatsOf(Kv side, size_t at) const {
+    if (stats == nullptr) return {};
+    const Statistics::Side& s = side == Kv::kK || layout->latent ? stats->k : stats->v;
+    return {s.mean.empty() ? nullptr : s.mean.data() + at, s.scale.empty() ? nullptr : s.scale.data() + at};
+  }
 };
 
 class History {

@@ -296,6 +296,7 @@ void History::Commit(StepSequence* part) {
         const RawRows raw = RawRowsOf(static_cast<int>(l), side, *part);
         const int s = static_cast<int>(side);
         const size_t bytes = raw.width * sizeof(uint16_t);
+        if (bytes == 0) continue;
         for (int64_t order = part->begin; order < std::min<int64_t>(end, raw.sink_count); ++order) {
           std::memcpy(sequence.layers[l].sinks[s].get() + static_cast<size_t>(order) * raw.width, raw.Row(order),
                       bytes);

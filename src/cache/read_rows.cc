@@ -2,6 +2,9 @@
 // Tokens of a sequence as rows again, wherever they are.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "src/base/half.h"
 #include "src/cache/history.h"
 #include "src/cache/unpack.h"
@@ -21,11 +24,15 @@ Status History::ReadRows(int32_t id, int layer, Kv side, int64_t first, int64_t 
   }
   if (n == 0) return {};
   const PageLayout& layout = layouts_[static_cast<size_t>(layer)];
-  const SideLayout& s = layout.side(side);
+  const LayerShape& shape = config_.layers[static_cast<size_t>(layer)];
+  const Kv kept = layout.latent ? Kv::kK : side;  // V of a latent layer: the first channels of K
+  const SideLayout& s = layout.side(kept);
   const SequenceLayer& stored = sequence->layers[static_cast<size_t>(layer)];
-  const size_t d = static_cast<size_t>(s.d), width = RowWidth(config_.layers[static_cast<size_t>(layer)], side);
+  const size_t d = static_cast<size_t>(side == Kv::kK ? shape.head_dim_k : shape.head_dim_v);
+  const size_t width = RowWidth(shape, kept), packed_d = static_cast<size_t>(s.d);
   const int64_t sink = config_.spec.raw() ? 0 : config_.spec.sink;
-  std::vector<float> row(3 * d);
+  std::vector<float> row(3 * packed_d);
+  std::vector<uint16_t> rotary(static_cast<size_t>(layout.rotary));
   std::vector<int64_t> orders;  // of the tokens
   for (int64_t order = 0, token = 0; token < first + n; ++order) {
     if (IsRemoved(sequence->positions[static_cast<size_t>(order)])) continue;
@@ -39,12 +46,12 @@ Status History::ReadRows(int32_t id, int layer, Kv side, int64_t first, int64_t 
                     layer, first, first + n, id));
   }
   for (int head = 0; head < layout.kv_heads; ++head) {
-    const HeadCodec codec = CodecOf(layer, side, head, sequence->stats.get());
+    const HeadCodec codec = CodecOf(layer, kept, head, sequence->stats.get());
     for (int64_t i = 0; i < n; ++i) {
       const int64_t order = orders[static_cast<size_t>(i)];
       float* out =
           reinterpret_cast<float*>(reinterpret_cast<char*>(rows) + i * row_stride) + static_cast<size_t>(head) * d;
-      const int kv = static_cast<int>(side);
+      const int kv = static_cast<int>(kept);
       if (!config_.spec.raw() && (order < sink || order >= sequence->packed_end)) {
         const uint16_t* half =
             order < sink ? stored.sinks[kv].get() + static_cast<size_t>(order) * width
@@ -57,11 +64,15 @@ Status History::ReadRows(int32_t id, int layer, Kv side, int64_t first, int64_t 
                             static_cast<size_t>(head) * layout.unit_bytes;
       const int slot = static_cast<int>(packed % layout.page_tokens);
       if (s.raw()) {
-        UnpackRawToken(s, unit, slot, out);
+        UnpackRawToken(s, unit, slot, row.data());
+        std::copy_n(row.begin(), d, out);
         continue;
       }
       UnpackRow(s, codec, *encoder_, unit, static_cast<size_t>(slot), row.data());
-      std::copy(row.begin(), row.begin() + static_cast<ptrdiff_t>(d), out);
+      std::copy_n(row.begin(), std::min(d, packed_d), out);
+      if (d <= packed_d) continue;
+      UnpackRotary(layout, unit, slot, rotary.data());
+      for (size_t c = packed_d; c < d; ++c) out[c] = F16ToF32(rotary[c - packed_d]);
     }
   }
   return {};

@@ -90,6 +90,7 @@ void ResizeRing(const CacheConfig& config, int64_t ring_capacity, Sequence* sequ
   for (size_t l = 0; l < config.layers.size(); ++l) {
     for (const Kv side : kSides) {
       const size_t width = RowWidth(config.layers[l], side);
+      if (width == 0) continue;  // a latent layer's V
       AlignedArray<uint16_t>& ring = sequence->layers[l].ring[static_cast<int>(side)];
       AlignedArray<uint16_t> next = MakeAligned<uint16_t>(static_cast<size_t>(ring_capacity) * width);
       for (int64_t order = first; order < end; ++order) {
@@ -108,6 +109,7 @@ void CompactRawRows(const CacheConfig& config, int64_t begin, int64_t end, Seque
   for (size_t l = 0; l < config.layers.size() && !config.spec.raw(); ++l) {
     for (const Kv side : kSides) {
       const size_t width = RowWidth(config.layers[l], side);
+      if (width == 0) continue;  // a latent layer's V
       SequenceLayer& layer = sequence->layers[l];
       const int s = static_cast<int>(side);
       const auto row = [&](int64_t order) {
@@ -142,6 +144,7 @@ Sequence CloneSequence(const CacheConfig& config, const Sequence& from) {
     if (config.spec.raw()) continue;
     for (const Kv side : kSides) {
       const size_t width = RowWidth(config.layers[l], side);
+      if (width == 0) continue;  // a latent layer's V
       const int s = static_cast<int>(side);
       to.layers[l].sinks[s] = CopyOf(from.layers[l].sinks[s], static_cast<size_t>(config.spec.sink) * width);
       to.layers[l].ring[s] = CopyOf(from.layers[l].ring[s], static_cast<size_t>(from.ring_capacity) * width);

@@ -103,7 +103,9 @@ StatisticsParts PartsOf(const CacheConfig& config);
 bool MeasuresStatistics(const CacheConfig& config);
 bool PacksWholePages(const CacheConfig& config);
 
+// Values of a row that is kept.
 inline size_t RowWidth(const LayerShape& shape, Kv side) {
+  if (shape.latent && side == Kv::kV) return 0;  // a part of K's
   return static_cast<size_t>(shape.kv_heads) *
          static_cast<size_t>(side == Kv::kK ? shape.head_dim_k : shape.head_dim_v);
 }

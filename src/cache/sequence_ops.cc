@@ -199,6 +199,7 @@ void History::UnlinkPages(Sequence* s) {
   for (size_t l = 0; l < s->layers.size() && s->ring_capacity > 0; ++l) {
     for (const Kv side : {Kv::kK, Kv::kV}) {
       const size_t width = RowWidth(config_.layers[l], side), capacity = static_cast<size_t>(s->ring_capacity);
+      if (width == 0) continue;
       AlignedArray<uint16_t>& ring = s->layers[l].ring[static_cast<int>(side)];
       AlignedArray<uint16_t> next = MakeAligned<uint16_t>(capacity * width);
       for (int64_t order = s->packed_end; order < length; ++order) {

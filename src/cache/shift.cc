@@ -75,7 +75,10 @@ bool History::TurnKeys(int layer, int head, int64_t begin, int64_t end, const fl
                        Sequence* s, EncodeScratch* scratch) {
   const size_t l = static_cast<size_t>(layer);
   const SideLayout& side = layouts_[l].k;
-  const size_t d = static_cast<size_t>(side.d), width = RowWidth(config_.layers[l], Kv::kK);
+  const PageLayout& layout = layouts_[l];
+  const size_t d = static_cast<size_t>(layout.head_dim_k()), width = RowWidth(config_.layers[l], Kv::kK);
+  const size_t rotary_at = static_cast<size_t>(side.d);
+  std::vector<uint16_t> rotary(static_cast<size_t>(layout.rotary));
   const int64_t sink = config_.spec.sink, page = config_.spec.page;
   HeadCodec codec = config_.spec.raw() ? HeadCodec() : CodecOf(layer, Kv::kK, head, s->stats.get());
   std::vector<float> key(3 * d);
@@ -87,6 +90,16 @@ bool History::TurnKeys(int layer, int head, int64_t begin, int64_t end, const fl
     if (!s->layers[l].pages[p].held()) continue;
     uint8_t* unit = s->layers[l].pages[p].data() + static_cast<size_t>(head) * layouts_[l].unit_bytes;
     const int64_t from = side.whole_pages() ? 0 : slot, to = side.whole_pages() ? page : behind;
+    for (int64_t t = slot; t < behind && layout.rotary > 0; ++t) {  // the latent does not turn
+      UnpackRotary(layout, unit, static_cast<int>(t), rotary.data());
+      for (size_t c = 0; c < rotary.size(); ++c) key[rotary_at + c] = F16ToF32(rotary[c]);
+      Turn(rotation, turns, key.data());
+      for (size_t c = 0; c < rotary.size(); ++c) {
+        rotary[c] = F32ToF16(std::clamp(key[rotary_at + c], -kLargestF16, kLargestF16));
+      }
+      PackRotary(layout, unit, static_cast<int>(t), rotary.data());
+    }
+    if (layout.rotary > 0) continue;
     for (int64_t t = from; t < to; ++t) {
       const bool turned = t >= slot && t < behind;
       if (side.raw()) {
@@ -134,9 +147,15 @@ Status History::Shift(int32_t id, int64_t begin, int64_t end, int64_t delta, std
     const int64_t channels = rotations[i].first_channel + 2 * static_cast<int64_t>(rotations[i].frequency.size());
     for (size_t l = 0; l < config_.layers.size(); ++l) {
       if (rotations.size() > 1 && l != i) continue;
-      if (rotations[i].first_channel >= 0 && channels <= config_.layers[l].head_dim_k) continue;
+      const LayerShape& shape = config_.layers[l];
+      if (shape.latent && !rotations[i].frequency.empty() && rotations[i].first_channel < shape.head_dim_v) {
+        return InvalidArgument(
+            fmt::format("the rotation turns channels from {} on, those of layer {} turn from {} on, behind its latent",
+                        rotations[i].first_channel, l, shape.head_dim_v));
+      }
+      if (rotations[i].first_channel >= 0 && channels <= shape.head_dim_k) continue;
       return InvalidArgument(fmt::format("the rotation turns channels {} to {}, keys of layer {} have {}",
-                                         rotations[i].first_channel, channels, l, config_.layers[l].head_dim_k));
+                                         rotations[i].first_channel, channels, l, shape.head_dim_k));
     }
   }
   if (Find(id) == nullptr || delta == 0) return {};

@@ -21,6 +21,8 @@ constexpr uint32_t kPosition = 1u << 31;  // of a failure: the rest is a positio
 void History::WriteRows(int layer, Kv side, const float* rows, ptrdiff_t row_stride, int worker, int workers) {
   const size_t l = static_cast<size_t>(layer);
   const int heads = config_.layers[l].kv_heads;
+  const bool latent = config_.layers[l].latent;
+  if (latent && side == Kv::kV) return;  // a part of K
   EncodeScratch* scratch = &memory_->workers[static_cast<size_t>(worker)];
   const auto measured = [](const StepSequence& part) { return part.new_stats != nullptr; };
   if (SharedScaleOf(config_.spec.k.family) == SharedScale::kTensor &&
@@ -45,6 +47,7 @@ void History::WriteRows(int layer, Kv side, const float* rows, ptrdiff_t row_str
       Pack(layer, side, head, part, scratch);
     }
     written_[written_at_[l] + static_cast<size_t>(2 * head) + static_cast<size_t>(side)] = 1;
+    if (latent) written_[written_at_[l] + static_cast<size_t>(2 * head + 1)] = 1;
   }
 }
 
@@ -90,7 +93,7 @@ void History::StoreStepRows(int layer, Kv side, int head, const float* rows, ptr
                             const StepSequence& part) {
   const size_t l = static_cast<size_t>(layer);
   const size_t width = RowWidth(config_.layers[l], side);
-  const int d = layouts_[l].side(side).d;
+  const int d = static_cast<int>(width) / config_.layers[l].kv_heads;
   uint16_t* out = memory_->step[l][static_cast<size_t>(side)].values.get() + part.first_slot * width +
                   static_cast<size_t>(head) * static_cast<size_t>(d);
   for (size_t t = 0; t < part.queries.size(); ++t) {
@@ -169,6 +172,9 @@ void History::Pack(int layer, Kv side, int head, const StepSequence& part, Encod
         if (!PackRows(s, codec, copies, unit, slot, scratch)) break;
       }
       return FailToken(layer, side, head, part, bad);
+    }
+    for (int64_t i = order; i < end && layout.rotary > 0; ++i) {
+      PackRotary(layout, unit, static_cast<int>(slot + i - order), raw.Row(i) + s.d);
     }
     order = end;
   }

@@ -45,14 +45,22 @@ PageLayout PageLayout::Make(const KvSpec& spec, const LayerShape& shape) {
   PageLayout layout;
   layout.kv_heads = shape.kv_heads;
   layout.page_tokens = spec.page;
+  layout.latent = shape.latent;
   layout.k = MakeSide(spec, Kv::kK, shape.head_dim_k);
+  if (shape.latent && !layout.k.raw()) {
+    layout.k = MakeSide(spec, Kv::kK, shape.head_dim_v);
+    layout.rotary = shape.head_dim_k - shape.head_dim_v;
+  }
   layout.v = MakeSide(spec, Kv::kV, shape.head_dim_v);
   for (SideLayout* side : {&layout.k, &layout.v}) {
+    if (shape.latent && side == &layout.v) break;
     side->codes_offset = layout.unit_bytes;
     side->scales_offset = side->codes_offset + side->codes_bytes();
     side->mean_offset = side->scales_offset + side->scales_bytes();
     layout.unit_bytes = side->mean_offset + side->mean_bytes();
   }
+  layout.rotary_offset = layout.unit_bytes;
+  layout.unit_bytes += static_cast<size_t>(layout.rotary) * static_cast<size_t>(layout.page_tokens) * sizeof(uint16_t);
   layout.page_bytes = layout.unit_bytes * static_cast<size_t>(shape.kv_heads);
   return layout;
 }
@@ -93,6 +101,18 @@ void UnpackToken(const SideLayout& side, const uint8_t* unit, int slot, uint8_t*
                                                      side.token_major ? at : c, side.token_major ? c : at));
   }
   std::memcpy(scale, unit + side.scales_offset + at * 2, 2);
+}
+
+void PackRotary(const PageLayout& layout, uint8_t* unit, int slot, const uint16_t* row) {
+  uint8_t* to = unit + layout.rotary_offset + static_cast<size_t>(slot) * sizeof *row;
+  const size_t stride = static_cast<size_t>(layout.page_tokens) * sizeof *row;
+  for (int c = 0; c < layout.rotary; ++c, to += stride) std::memcpy(to, &row[c], sizeof *row);
+}
+
+void UnpackRotary(const PageLayout& layout, const uint8_t* unit, int slot, uint16_t* row) {
+  const uint8_t* from = unit + layout.rotary_offset + static_cast<size_t>(slot) * sizeof *row;
+  const size_t stride = static_cast<size_t>(layout.page_tokens) * sizeof *row;
+  for (int c = 0; c < layout.rotary; ++c, from += stride) std::memcpy(&row[c], from, sizeof *row);
 }
 
 float OverflowsAt(Family family) {

@@ -8,6 +8,8 @@
 //   raw types: "codes" are f16, bf16 or f32 values in rows of those shapes; no scales
 //   records:   "codes" are the canonical records of the tokens, or of the page, as they are; no scales
 //   page mean: [head_dim] bf16 behind each side, with mean=page only
+// A latent layer (LayerShape::latent) has no V: K codes and scales are those of the latent, behind them lie the rotary
+// channels, f16 [head_dim_k - head_dim_v][page_tokens]. Of raw types K's rows are whole, and V is the first of them.
 // What a block stores of a code (StoredCode): 5 and 6 bits: magnitude index | sign << (bits - 1), so that a lookup
 // needs half the table; 8 bits: level + 128, which needs no lookup.
 #pragma once
@@ -54,7 +56,11 @@ struct PageLayout {
   int kv_heads = 0;
   int page_tokens = 0;
   size_t unit_bytes = 0, page_bytes = 0;
+  bool latent = false;       // v is a view of k: without bytes of its own
+  int rotary = 0;            // channels of a packed latent layer's keys behind k.d
+  size_t rotary_offset = 0;  // within the unit
 
+  int head_dim_k() const { return k.d + rotary; }
   bool whole_pages() const { return k.whole_pages() || v.whole_pages(); }
   static PageLayout Make(const KvSpec& spec, const LayerShape& shape);
   const SideLayout& side(Kv kv) const { return kv == Kv::kK ? k : v; }
@@ -68,6 +74,10 @@ float OverflowsAt(Family family);
 // row: [d] fp32, rounded to the side's raw type.
 void PackRawToken(const SideLayout& side, uint8_t* unit, int slot, const float* row);
 void UnpackRawToken(const SideLayout& side, const uint8_t* unit, int slot, float* row);
+
+// The rotary channels of token `slot` of a latent layer's unit. row: [rotary].
+void PackRotary(const PageLayout& layout, uint8_t* unit, int slot, const uint16_t* row);
+void UnpackRotary(const PageLayout& layout, const uint8_t* unit, int slot, uint16_t* row);
 
 // Canonical code <-> what a page stores.
 uint8_t StoredCode(int bits, uint8_t code);

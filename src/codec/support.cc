@@ -61,6 +61,14 @@ double BitsSpec(const CacheConfig& config) {
   double bits = 0, values = 0;
   for (size_t l = 0; l < config.layers.size(); ++l) {
     const LayerShape& shape = config.layers[l];
+    if (shape.latent) {  // its rotary part is f16; a raw latent is that of K
+      const KvSpec spec = LayerSpec(config, l);
+      const double latent = SideBits(spec, Kv::kK, shape.head_dim_v) * shape.head_dim_v;
+      const double rotary = spec.raw() ? SideBits(spec, Kv::kK, shape.head_dim_v) : 16;
+      bits += latent + rotary * (shape.head_dim_k - shape.head_dim_v);
+      values += shape.head_dim_k;
+      continue;
+    }
     const double n = static_cast<double>(shape.kv_heads) * (shape.head_dim_k + shape.head_dim_v);
     bits += n * BitsSpec(LayerSpec(config, l), shape.head_dim_k, shape.head_dim_v);
     values += n;

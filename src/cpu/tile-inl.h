@@ -179,8 +179,8 @@ inline float WidenScales(const SideLayout& side, const uint8_t* unit, const uint
 }
 
 // What scores or weights are multiplied by: the scales of codes, 1 where tiles hold values.
-inline float LoadScales(const SideLayout& side, const uint8_t* unit, const uint8_t* next, float* out) {
-  if (side.storage == Storage::kCodes && !side.page_mean) return WidenScales(side, unit, next, out);
+inline float LoadScales(const SideLayout& side, bool latent, const uint8_t* unit, const uint8_t* next, float* out) {
+  if (side.storage == Storage::kCodes && !side.page_mean && !latent) return WidenScales(side, unit, next, out);
   std::fill(out, out + side.page_tokens, 1.0f);
   return 1.0f;
 }
@@ -189,6 +189,31 @@ inline float LoadScales(const SideLayout& side, const uint8_t* unit, const uint8
 inline void LoadLevels(const SideLayout& side, const uint8_t* codes, const uint8_t* next, float* tile, size_t stride) {
   WithBits(side.bits,
            [&](auto bits) HWY_ATTR { DecodeFloats<bits>(codes, side.depth(), side.width(), next, tile, stride); });
+}
+
+// A latent layer's page -> tile [head_dim_k][page_tokens] of values: latents in rotated space, rotary channels as they
+// are. scales: [page_tokens] scratch. Raw layers: K's rows.
+inline void LoadLatentTile(const PageLayout& layout, const uint8_t* unit, float* scales, float* tile) {
+  const DF df;
+  const SideLayout& k = layout.k;
+  if (k.raw()) return LoadRawKTile(k, unit, tile);
+  const size_t tokens = static_cast<size_t>(layout.page_tokens), d = static_cast<size_t>(k.d);
+  LoadLevels(k, unit + k.codes_offset, nullptr, tile, tokens);
+  WidenScales(k, unit, nullptr, scales);
+  for (size_t i = 0; i < d * tokens; i += hn::Lanes(df)) {
+    hn::StoreU(hn::Mul(hn::LoadU(df, tile + i), hn::LoadU(df, scales + i % tokens)), df, tile + i);
+  }
+  WidenF16(reinterpret_cast<const uint16_t*>(unit + layout.rotary_offset), static_cast<size_t>(layout.rotary) * tokens,
+           tile + d * tokens);
+}
+
+// The first n rows of a tile [..][tokens] -> [tokens][stride].
+inline void TransposeTile(const float* tile, size_t n, size_t tokens, float* out, size_t stride) {
+  size_t c = 0;
+  for (; c + 4 <= n; c += 4) TransposeFour(tile + c * tokens, tokens, out + c, stride);
+  for (; c < n; ++c) {
+    for (size_t t = 0; t < tokens; ++t) out[t * stride + c] = tile[c * tokens + t];
+  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -40,7 +40,8 @@ class TileWork {
         weigher_(scratch, call.params.softcap),
         group_(call.plan->group()),
         rows_(tile.queries * group_),
-        dk_(static_cast<size_t>(view_.layout->k.d)),
+        dk_(static_cast<size_t>(view_.layout->head_dim_k())),
+        packed_dk_(static_cast<size_t>(view_.layout->k.d)),
         dv_(static_cast<size_t>(view_.layout->v.d)),
         stride_(call.plan->stride()),
         integers_k_(Integers(view_.layout->k)),
@@ -54,8 +55,7 @@ class TileWork {
   HWY_ATTR void LoadQueries(bool packed) {
     packed = packed && !view_.layout->k.raw();
     const size_t at = static_cast<size_t>(tile_.kv_head) * dk_;
-    const float* mean = view_.stats != nullptr ? PartOf(view_.stats->k.mean, at) : nullptr;
-    const float* scale = view_.stats != nullptr ? PartOf(view_.stats->k.scale, at) : nullptr;
+    const auto [mean, scale] = view_.StatsOf(Kv::kK, at);
     for (int r = 0; r < rows_; ++r) {
       const int head = Head(r);
       const float* q =
@@ -93,8 +93,8 @@ class TileWork {
   // Joins both, undoes the value transform, writes the outputs.
   void Write(const SoftmaxState& packed, const SoftmaxState& raw) {
     const size_t at = static_cast<size_t>(tile_.kv_head) * dv_;
-    const float* mean = view_.stats != nullptr ? PartOf(view_.stats->v.mean, at) : nullptr;
-    const float* scale = view_.stats != nullptr ? PartOf(view_.stats->v.scale, at) : nullptr;
+    const auto [mean, scale] = view_.StatsOf(Kv::kV, at);
+    const RotationOp& rotation = Rotation(view_.layout->latent && !view_.layout->k.raw() ? Kv::kK : Kv::kV);
     for (int r = 0; r < rows_; ++r) {
       const int head = Head(r);
       const float sink = call_.params.sinks != nullptr ? call_.params.sinks[head] : kMinusInfinity;
@@ -107,7 +107,7 @@ class TileWork {
       float* o = Strided(call_.queries.out,
                          Query(r).row * call_.queries.out_token_stride + head * call_.queries.out_head_stride);
       float* acc = packed.acc + static_cast<size_t>(r) * stride_;
-      Rotation(Kv::kV).ApplyTransposed(acc, s_.row);
+      rotation.ApplyTransposed(acc, s_.row);
       for (size_t c = 0; scale != nullptr && c < dv_; ++c) acc[c] *= scale[c];
       const float* acc_raw = raw.acc + static_cast<size_t>(r) * stride_;
       for (size_t c = 0; c < dv_; ++c) {
@@ -126,9 +126,6 @@ class TileWork {
   static constexpr float kHuge = 1e30f;  // queries beyond are no queries
   static constexpr int kDirectRows = 8;  // up to here codes are decoded again for every four rows
 
-  static const float* PartOf(const std::vector<float>& all, size_t at) {
-    return all.empty() ? nullptr : all.data() + at;
-  }
   template <class T>
   static T* Strided(T* base, ptrdiff_t bytes) {
     using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
@@ -137,7 +134,7 @@ class TileWork {
   // Codes without a page's mean are summed as integers, unless everything is to be exact.
   bool Integers(const SideLayout& side) const {
     return call_.history->config().arithmetic != Arithmetic::kExact && side.storage == Storage::kCodes &&
-           !side.page_mean;
+           !side.page_mean && !view_.layout->latent;
   }
   bool Fast(const SideLayout& side) const {
     return Integers(side) && call_.history->config().arithmetic == Arithmetic::kFast && side.bits <= kFastBits;
@@ -175,10 +172,11 @@ class TileWork {
   HWY_ATTR void RotateQuery(int r, const float* scaled, const float* mean, const float* scale) {
     float* rotated = s_.q_rotated + static_cast<size_t>(r) * dk_;
     float dot = 0;
-    for (size_t c = 0; c < dk_; ++c) {
+    for (size_t c = 0; c < packed_dk_; ++c) {
       rotated[c] = scale != nullptr ? scaled[c] * scale[c] : scaled[c];
       if (mean != nullptr) dot += scaled[c] * mean[c];
     }
+    std::copy(scaled + packed_dk_, scaled + dk_, rotated + packed_dk_);  // of a latent layer
     s_.q_mean[r] = s_.q_poison[r] == 0 ? dot : 0.0f;
     Rotation(Kv::kK).Apply(rotated, s_.row);
     if (integers_k_) QuantiseQuery(r, rotated);
@@ -231,8 +229,8 @@ class TileWork {
     for (int b = 0; b < chunk.count; ++b) {
       ChunkBlocks::Block& block = chunk.block[b];
       if (chunk.scaled) {
-        LoadScales(layout.k, units[b], units[b + 1], s_.k_scale + block.at);
-        block.largest_v_scale = LoadScales(layout.v, units[b], units[b + 1], s_.v_scale + block.at);
+        LoadScales(layout.k, layout.latent, units[b], units[b + 1], s_.k_scale + block.at);
+        block.largest_v_scale = LoadScales(layout.v, layout.latent, units[b], units[b + 1], s_.v_scale + block.at);
       }
       // What is read next is asked for meanwhile: the next page's K, behind the last one the first V.
       const uint8_t* next =
@@ -308,7 +306,9 @@ class TileWork {
       return fast_k_ ? FastSums<QuadQueries>(k, codes, next, queries, s_.k_tile, out)
                      : Sums<Pairs>(k, codes, next, queries, s_.k_tile, out);
     }
-    if (k.raw()) {
+    if (view_.layout->latent) {
+      LoadLatentTile(*view_.layout, unit, s_.row, s_.k_tile);
+    } else if (k.raw()) {
       LoadRawKTile(k, unit, s_.k_tile);
     } else if (k.storage == Storage::kRecords) {
       LoadRecordsKTile(k, unit, s_.row, s_.k_tile);
@@ -335,7 +335,10 @@ class TileWork {
       return fast_v_ ? FastSums<QuadWeights>(v, codes, next, weights, s_.v_tile, out)
                      : Sums<Pairs>(v, codes, next, weights, s_.v_tile, out);
     }
-    if (v.raw()) {
+    if (view_.layout->latent) {
+      LoadLatentTile(*view_.layout, unit, s_.row, s_.k_tile);
+      TransposeTile(s_.k_tile, dv_, v.depth(), s_.v_tile, stride_);
+    } else if (v.raw()) {
       LoadRawVTile(v, unit, begin, end, s_.v_tile, stride_);
     } else if (v.storage == Storage::kRecords) {
       LoadRecordsVTile(v, unit, begin, end, s_.v_tile, stride_);
@@ -385,7 +388,7 @@ class TileWork {
   const TileVisibility visible_;
   const Weigher weigher_;
   const int group_, rows_;
-  const size_t dk_, dv_, stride_;
+  const size_t dk_, packed_dk_, dv_, stride_;
   // Packed tokens: sums of integers rather than of fp32; 8-bit queries; 8-bit weights.
   const bool integers_k_, integers_v_, fast_k_, fast_v_;
 };

@@ -81,7 +81,8 @@ Status Mismatch(const std::string& what, const std::string& saved, const std::st
 }
 
 std::string Text(const LayerShape& s) {
-  return fmt::format("{} heads over {} KV heads of {} / {}", s.heads, s.kv_heads, s.head_dim_k, s.head_dim_v);
+  return fmt::format("{} heads over {} KV heads of {} / {}{}", s.heads, s.kv_heads, s.head_dim_k, s.head_dim_v,
+                     s.latent ? ", a latent kept once" : "");
 }
 
 }  // namespace

@@ -70,6 +70,7 @@ Result<std::string> FormatSessionHeader(const SessionHeader& header) {
     const SessionHeader::Layer& x = header.sections[l];
     Json layer;
     layer["shape"] = {s.heads, s.kv_heads, s.head_dim_k, s.head_dim_v};
+    if (s.latent) layer["latent"] = true;
     layer["statistics"] = x.statistics;
     layer["raw_bytes"] = {x.sink_bytes[0], x.sink_bytes[1], x.ring_bytes[0], x.ring_bytes[1]};
     layer["pages"] = {x.pages, x.gone, x.page_bytes};
@@ -126,6 +127,8 @@ Result<SessionHeader> ParseSessionHeader(std::string_view text, const std::strin
   for (const Json& layer : layers) {
     const auto shape = Numbers(at(layer, "shape"), 4), statistics = Numbers(at(layer, "statistics"), 6);
     const auto raw = Numbers(at(layer, "raw_bytes"), 4), pages = Numbers(at(layer, "pages"), 3);
+    const Json latent = at(layer, "latent");
+    if (!latent.is_null() && latent != true) return wrong("layers");
     if (!shape || !FitsInt(*shape) || !statistics || !raw || !pages || (*pages)[1] > (*pages)[0]) {
       return wrong("layers");
     }
@@ -133,7 +136,7 @@ Result<SessionHeader> ParseSessionHeader(std::string_view text, const std::strin
     all_pages += (*pages)[0];
     if (all_pages > kMostSessionPages) return wrong("layers");
     const auto n = [](int64_t number) { return static_cast<int>(number); };
-    header.layers.push_back({n((*shape)[0]), n((*shape)[1]), n((*shape)[2]), n((*shape)[3])});
+    header.layers.push_back({n((*shape)[0]), n((*shape)[1]), n((*shape)[2]), n((*shape)[3]), latent == true});
     SessionHeader::Layer& x = header.sections.emplace_back();
     for (size_t i = 0; i < 6; ++i) x.statistics[i] = static_cast<size_t>((*statistics)[i]);
     for (size_t i = 0; i < 2; ++i) {

@@ -38,7 +38,7 @@ inline const std::vector<Architecture>& Architectures() {
        "--heads 8 --kv-heads 2 --embd 256 --window 128"},
       {"phi3", "Phi-3, Phi-4", "LongRoPE: contexts above the trained length get a larger staging area",
        "--heads 4 --kv-heads 2"},
-      {"deepseek2", "DeepSeek-V2, V3, R1", "MLA: the latent with its rotary part is K, the latent is stored again as V",
+      {"deepseek2", "DeepSeek-V2, V3, R1", "MLA: the latent with its rotary part is K, V is the latent: kept once",
        "--heads 4 --embd 256 --latent 512"},
       {"lfm2", "LFM2", "hybrid: convolutions keep their state in llama.cpp", "--heads 4 --kv-heads 2"},
       {"qwen3next", "Qwen3-Next", "hybrid: gated delta nets keep their state in llama.cpp; experts",
