@@ -329,7 +329,7 @@ TEST(Session, KillingTheWriterLeavesAWholeFile) {
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      for (int i = 1;; ++i) (void)WriteFileAtomically(path, versions[static_cast<size_t>(i % 2)], "session");
+      for (int i = round;; ++i) (void)WriteFileAtomically(path, versions[static_cast<size_t>(i % 2)], "session");
     }
     ::usleep(static_cast<useconds_t>(random.Below(6000)));
     ::kill(child, SIGKILL);
