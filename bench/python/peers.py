@@ -4,11 +4,14 @@
 
 A prompt of half the context is fed at once (prefill=raw), then the second half token by token and scored. Bytes are
 those of the tensors that a cache holds at the end (of ours: stats()). Run it in an environment of its own that has, beside
-tersekv[hf]: tiny-turboquant, optimum-quanto. What is missing is left out and named.
+tersekv[hf]: tiny-turboquant, optimum-quanto, turboquant-gpu, turbo-attn. What is missing, fails or has no CPU code is
+named, in the JSON under "refused".
 
     bench/python/peers.py MODEL.gguf TEXT [--context 1024] [--only k4v4,tiny] [--json rows.json]
 """
 import argparse
+import importlib
+import importlib.metadata
 import json
 import math
 import pathlib
@@ -45,8 +48,29 @@ def held_bytes(cache):
     return sum(tensor_bytes(value, seen) for layer in cache.layers for value in vars(layer).values())
 
 
-def contestants(model):
+def version_of(package):
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def gpu_kernels(package, module):
+    """Why a package whose codec is GPU kernels alone cannot run here."""
+    if version_of(package) is None:
+        return "not installed"
+    try:
+        importlib.import_module(module)
+    except ImportError as missing:
+        return f"import {module}: {missing}"
+    return "its codec and attention are CUDA kernels: no NVIDIA GPU here" if not torch.cuda.is_available() else \
+        "no adapter for it in this program"
+
+
+def contestants(model, refused):
     """(name, attention, makes a cache)"""
+    refused["turboquant-gpu"] = gpu_kernels("turboquant-gpu", "turboquant_gpu.compress")
+    refused["turbo-attn"] = gpu_kernels("turbo-attn", "tkv")
     yield "DynamicCache", "sdpa", lambda: DynamicCache(config=model.config)
     for spec in ("k8v8", "k4v4", "kivi-k4v4", "k4v4+sink=0+win=0", "k3v3", "k2v2"):
         yield f"tersekv {spec}", "tersekv", lambda spec=spec: TerseCache.for_model(model, spec)
@@ -60,7 +84,7 @@ def contestants(model):
         for name in ("safe", "balanced", "compact", "aggressive"):
             yield f"tiny-turboquant {name}", "sdpa", lambda name=name: Tiny(compression=name)
     except ImportError as missing:
-        print(f"left out: {missing}", file=sys.stderr)
+        refused["tiny-turboquant"] = str(missing)
     try:
         import optimum.quanto  # noqa: F401
         from transformers.cache_utils import QuantizedCache
@@ -68,7 +92,7 @@ def contestants(model):
             yield f"QuantizedCache quanto {bits}", "sdpa", \
                 lambda bits=bits: QuantizedCache(backend="quanto", config=model.config, nbits=bits)
     except ImportError as missing:
-        print(f"left out: {missing}", file=sys.stderr)
+        refused["QuantizedCache quanto"] = str(missing)
 
 
 @torch.no_grad()
@@ -93,17 +117,17 @@ def main():
     arguments = parser.parse_args()
     model, tokenizer = load(arguments.model, "float32")
     ids = tokenizer(pathlib.Path(arguments.text).read_text(), return_tensors="pt").input_ids[:, :arguments.context + 1]
-    rows, reference = [], None
+    rows, reference, refused = [], None, {}
     targets = ids[0, ids.shape[1] // 2 + 1:]
     only = ["DynamicCache", *arguments.only.split(",")] if arguments.only else [""]
-    for name, attention, make in contestants(model):
+    for name, attention, make in contestants(model, refused):
         if not any(text in name for text in only):
             continue
         try:
             cache = make()
             logits = run(model, attention, cache, ids[:, :-1], Progress(name, (ids.shape[1] - 1) // 2))
         except Exception as error:
-            print(f"{name}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
+            refused[name] = f"{type(error).__name__}: {str(error)[:300]}"
             continue
         logits = logits[-len(targets):]
         reference = logits if reference is None else reference
@@ -118,8 +142,12 @@ def main():
         row = rows[-1]
         print(f"{name:28} {row['bytes']:11,} {row['ratio']:5.2f}x  KL {row['kl_mean']:.5f}  p99 {row['kl_p99']:.4f}  "
               f"top-1 {row['top1']:.2%}  ppl {row['ppl']:.3f}", flush=True)
+    for name, reason in refused.items():
+        print(f"refused: {name}: {reason}", file=sys.stderr)
     if arguments.json:
-        pathlib.Path(arguments.json).write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+        packages = ("tersekv", "torch", "transformers", "tiny-turboquant", "optimum-quanto", "turboquant-gpu", "turbo-attn")
+        envelope = {"rows": rows, "refused": refused, "versions": {name: version_of(name) for name in packages}}
+        pathlib.Path(arguments.json).write_text(json.dumps(envelope, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -45,6 +45,10 @@ class VectorCodec {
   virtual void InnerProducts(const uint8_t* records, size_t n, const float* query, float* out) const = 0;
 };
 
+// Bytes at the end of a record that are the vector's scale as bf16: 2, or 0 where scales lie otherwise or are not
+// there.
+size_t RecordScaleBytes(const KvSpec& spec, Kv side);
+
 // What a codec asks of attention and of writing, cheapest first.
 enum class CodecCost : uint8_t {
   kNone,     // raw values

@@ -50,7 +50,8 @@ void BindCache(nb::module_& m) {
           "__init__",
           [](PyCache* self, std::shared_ptr<PyMemory> memory, std::string_view spec, int heads, int kv_heads,
              int head_dim_k, int head_dim_v, int layer, std::string_view prefill, std::string_view arithmetic,
-             std::optional<std::tuple<int, int>> bits, std::optional<std::vector<std::vector<float>>> stats) {
+             std::optional<std::tuple<int, int>> bits, std::optional<std::vector<std::vector<float>>> stats,
+             int32_t window, int rollback) {
             std::optional<LayerBits> widths;
             if (bits) widths = LayerBits{std::get<0>(*bits), std::get<1>(*bits)};
             std::optional<LayerStats> given;
@@ -59,11 +60,14 @@ void BindCache(nb::module_& m) {
               given = LayerStats{(*stats)[0], (*stats)[1], (*stats)[2], (*stats)[3]};
             }
             new (self) PyCache(std::move(memory), spec, heads, kv_heads, head_dim_k, head_dim_v, layer, prefill,
-                               arithmetic, widths, std::move(given));
+                               arithmetic, widths, std::move(given), window, rollback);
           },
           nb::arg("memory"), nb::arg("spec"), nb::arg("heads"), nb::arg("kv_heads"), nb::arg("head_dim_k"),
           nb::arg("head_dim_v"), nb::arg("layer") = 0, nb::arg("prefill") = "raw", nb::arg("arithmetic") = "int16",
-          nb::arg("bits") = nb::none(), nb::arg("stats") = nb::none())
+          nb::arg("bits") = nb::none(), nb::arg("stats") = nb::none(), nb::arg("window") = 0, nb::arg("rollback") = 0,
+          "window: no query sees more of the newest positions (0: all); pages behind it are given back. rollback: "
+          "newest "
+          "tokens that can be truncated as if they had never been there.")
       .def(
           "step",
           [](PyCache& self, const std::vector<Row>& rows, int32_t tokens, const Tensor& k, const Tensor& v,
@@ -81,6 +85,8 @@ void BindCache(nb::module_& m) {
            nb::arg("out"))
       .def("length", &PyCache::Length, nb::arg("sequence"))
       .def("truncate", &PyCache::Truncate, nb::arg("sequence"), nb::arg("tokens"))
+      .def("crop", &PyCache::Crop, nb::arg("sequence"), nb::arg("position"),
+           "Removes the tokens from this position on.")
       .def("fork", &PyCache::Fork, nb::arg("source"), nb::arg("to"))
       .def("remove", &PyCache::Remove, nb::arg("sequence"))
       .def("undo", &PyCache::Undo, nb::arg("sequences"),

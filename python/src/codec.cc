@@ -25,6 +25,7 @@ constexpr size_t kBlockRows = 512;  // rows that a worker takes at a time
 struct PyCodec {
   std::unique_ptr<VectorCodec> codec;
   Kv side = Kv::kK;
+  size_t scale_bytes = 0;
 };
 
 Kv SideOf(std::string_view side) {
@@ -112,15 +113,17 @@ void BindCodec(nb::module_& m) {
           [](PyCodec* self, std::string_view spec, std::string_view side, int head_dim, int layer, int kv_head,
              std::vector<float> mean, std::vector<float> scale) {
             const Kv kv = SideOf(side);
-            auto codec = Take(VectorCodec::Create(Take(ParseSpec(spec)), kv, head_dim, layer, kv_head,
-                                                  {std::move(mean), std::move(scale)}));
-            new (self) PyCodec{std::move(codec), kv};
+            const KvSpec parsed = Take(ParseSpec(spec));
+            auto codec =
+                Take(VectorCodec::Create(parsed, kv, head_dim, layer, kv_head, {std::move(mean), std::move(scale)}));
+            new (self) PyCodec{std::move(codec), kv, RecordScaleBytes(parsed, kv)};
           },
           nb::arg("spec"), nb::arg("side"), nb::arg("head_dim"), nb::arg("layer") = 0, nb::arg("kv_head") = 0,
           nb::arg("mean") = std::vector<float>(), nb::arg("scale") = std::vector<float>())
       .def_prop_ro("head_dim", [](const PyCodec& self) { return self.codec->head_dim(); })
       .def_prop_ro("record_rows", [](const PyCodec& self) { return self.codec->record_rows(); })
       .def_prop_ro("record_bytes", [](const PyCodec& self) { return self.codec->record_bytes(); })
+      .def_ro("scale_bytes", &PyCodec::scale_bytes, "Bytes at a record's end that are the vector's bf16 scale: 2 or 0.")
       .def("encode", &Encode, nb::arg("address"), nb::arg("dtype"), nb::arg("sizes"), nb::arg("strides"),
            nb::arg("records"), "Rows (sizes and byte strides of the leading dimensions) -> records at an address.")
       .def("decode", &Decode, nb::arg("records"), nb::arg("address"), nb::arg("dtype"), nb::arg("sizes"),

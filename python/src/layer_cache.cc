@@ -39,7 +39,7 @@ void PyMemory::Release() {
 
 PyCache::PyCache(std::shared_ptr<PyMemory> memory, std::string_view spec, int heads, int kv_heads, int dk, int dv,
                  int first_layer, std::string_view prefill, std::string_view arithmetic, std::optional<LayerBits> bits,
-                 std::optional<LayerStats> stats)
+                 std::optional<LayerStats> stats, int32_t window, int rollback)
     : memory_(std::move(memory)), workers_(NumThreads()), shape_{heads, kv_heads, dk, dv} {
   CacheConfig config;
   config.spec = Take(ParseSpec(spec));
@@ -59,6 +59,9 @@ PyCache::PyCache(std::shared_ptr<PyMemory> memory, std::string_view spec, int he
                                              : Arithmetic::kInt16;
   if (bits) config.layer_bits = {*bits};
   if (stats) config.statistics = {*std::move(stats)};
+  if (window < 0) Raise(InvalidArgument("window is " + std::to_string(window) + ": 0 (none) or above"));
+  if (window > 0) config.windows = {window};
+  config.rollback = rollback;
   cache_ = Take([&] {
     const Turn turn(*memory_);
     return KvCache::Create(config);
@@ -93,6 +96,11 @@ void PyCache::Step(const std::vector<Row>& rows, int32_t tokens, const Tensor& k
     if (!attention.sinks.empty() && attention.sinks.size() != static_cast<size_t>(shape_.heads)) {
       status = InvalidArgument("sinks has " + std::to_string(attention.sinks.size()) + " values, the layer has " +
                                std::to_string(shape_.heads) + " heads");
+    }
+    const std::vector<int32_t>& windows = cache_->config().windows;
+    if (query && !windows.empty() && (attention.window <= 0 || attention.window > windows[0])) {
+      status = InvalidArgument("a window of " + std::to_string(attention.window) + " is asked for, the layer keeps " +
+                               std::to_string(windows[0]) + " tokens");
     }
     if (status.ok() && undo) status = Keep(rows);
     if (status.ok()) {

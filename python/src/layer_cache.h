@@ -83,7 +83,7 @@ class PyCache {
  public:
   PyCache(std::shared_ptr<PyMemory> memory, std::string_view spec, int heads, int kv_heads, int dk, int dv,
           int first_layer, std::string_view prefill, std::string_view arithmetic, std::optional<LayerBits> bits,
-          std::optional<LayerStats> stats);
+          std::optional<LayerStats> stats, int32_t window, int rollback);
   ~PyCache();
   PyCache(const PyCache&) = delete;
   PyCache& operator=(const PyCache&) = delete;
@@ -103,6 +103,7 @@ class PyCache {
             const Tensor& output);
   int64_t Length(int32_t sequence);
   void Truncate(int32_t sequence, int64_t tokens);
+  void Crop(int32_t sequence, int32_t position);  // removes the tokens from this position on
   void Fork(int32_t from, int32_t to);
   void Remove(int32_t sequence);
   CacheUsage Usage();  // scratch with staging; bytes_reserved without both
@@ -120,6 +121,7 @@ class PyCache {
 
   void ZeroPadding(const std::vector<Row>& rows, int32_t tokens, const View& out) const;
   Status Keep(const std::vector<Row>& rows);
+  void Trim(int32_t sequence);
   Status Begin(const std::vector<StepToken>& step, bool attends);
   Status Run(const std::vector<StepToken>& step, const std::vector<std::pair<int32_t, int32_t>>& from, const View& k,
              const View& v, const std::optional<View>& q, const std::optional<View>& out, const Attention& attention);

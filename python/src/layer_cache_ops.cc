@@ -10,6 +10,7 @@ namespace tersekv::python {
 namespace {
 
 constexpr int64_t kMeasured = 128;  // tokens behind the sinks that statistics are made of
+constexpr int64_t kTrim = 1024;     // places without pages that a windowed layer's tables keep at most, about
 
 }  // namespace
 
@@ -60,7 +61,19 @@ void PyCache::Settle(const std::vector<int32_t>& sequences) {
   const Turn turn(*memory_);
   for (const int32_t seq : sequences) {
     if (ways_.erase(seq) > 0) cache_->Remove(kKept + seq);
+    if (!cache_->config().windows.empty()) Trim(seq);
   }
+}
+
+// Tokens whose pages a windowed layer has given back leave its tables too, so that these do not grow for ever.
+void PyCache::Trim(int32_t sequence) {
+  const std::span<const int32_t> positions = cache_->Positions(sequence);
+  const size_t sink = static_cast<size_t>(cache_->config().spec.sink);
+  if (positions.size() <= sink) return;
+  const int32_t first = cache_->FirstPosition(sequence), begin = positions[sink];
+  const auto held = std::lower_bound(positions.begin(), positions.end(), first);
+  if (held - positions.begin() < static_cast<int64_t>(sink) + kTrim) return;
+  (void)cache_->RemoveRange(sequence, begin, first);  // nothing is cut off that a query sees: it cannot fail
 }
 
 void PyCache::Read(std::string_view side, const std::vector<int32_t>& sequences, int32_t low, int32_t tokens,
@@ -119,6 +132,15 @@ void PyCache::Truncate(int32_t sequence, int64_t tokens) {
   {
     const Turn turn(*memory_);
     status = cache_->Truncate(sequence, tokens);
+  }
+  Check(status);
+}
+
+void PyCache::Crop(int32_t sequence, int32_t position) {
+  Status status;
+  {
+    const Turn turn(*memory_);
+    status = cache_->RemoveRange(sequence, position, -1);
   }
   Check(status);
 }

@@ -96,6 +96,31 @@ nb::list Layers(const Profile& profile) {
   return layers;
 }
 
+// Widths (K, V) of each layer at an average of so many bits.
+std::vector<std::tuple<int, int>> BudgetOf(const Profile& profile, double bits) {
+  std::vector<std::tuple<int, int>> widths;
+  for (const LayerBits& layer : LayerBitsOf(Take(FindBudget(profile, bits)))) widths.emplace_back(layer.k, layer.v);
+  return widths;
+}
+
+// A layout of one's own. Statistics alone know no sensitivities; `tersekv calibrate` finds layouts by measuring.
+void AddBudget(Profile* profile, double bits, const std::vector<std::tuple<int, int>>& widths) {
+  BudgetEntry entry;
+  entry.bits = bits;
+  for (size_t l = 0; l < widths.size(); ++l) {
+    const auto& [k, v] = widths[l];
+    entry.k_bits.push_back(k);
+    entry.v_bits.push_back(v);
+    if (l >= profile->layers.size()) continue;  // which ValidateProfile names
+    const LayerShape& shape = profile->layers[l].shape;
+    entry.bytes_per_token += shape.kv_heads * ((shape.head_dim_k * k + shape.head_dim_v * v) / 8 + 4);
+  }
+  Profile changed = *profile;
+  changed.byte_budget_table.push_back(entry);
+  Check(ValidateProfile(changed));
+  *profile = std::move(changed);
+}
+
 nb::dict ProbeOf(const Profile& profile) {
   const ProbeReport report = Take(Probe(profile));
   nb::list layers, specs, advice;
@@ -138,9 +163,13 @@ nb::dict ProbeOf(const Profile& profile) {
 void BindProfile(nb::module_& m) {
   nb::class_<Profile>(m, "Profile", "What calibration found out about one model (docs/calibration.md).")
       .def_ro("model_name", &Profile::model_name)
+      .def_ro("model_fingerprint", &Profile::model_fingerprint)
       .def_ro("tokens", &Profile::tokens)
       .def_ro("sink_tokens", &Profile::sink_tokens)
       .def("layers", &Layers, "Means and scales by layer, keys in the channel order of Hugging Face models.")
+      .def("budget", &BudgetOf, nb::arg("bits"),
+           "(K, V) widths by layer at an average of `bits`; LookupError lists those there.")
+      .def("add_budget", &AddBudget, nb::arg("bits"), nb::arg("widths"))
       .def("probe", &ProbeOf, "What statistics alone predict for kNvN specs.")
       .def(
           "save", [](const Profile& self, const std::string& path) { Check(SaveProfile(self, path)); },

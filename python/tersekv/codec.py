@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One vector at a time: rows of K or V to packed codes and scales, and back. For caches and attention of your own."""
-import re
-
 import numpy as np
 
 from tersekv import _arrays, _core
-
-_SCALED = re.compile(r"k[\d.]+[tq]?v[\d.]+[tq]?(\+|$)")  # a record is codes and a bf16 scale
 
 
 def _widths(bits, key_bits, value_bits):
@@ -42,14 +38,13 @@ class Codec:
         self.spec = _core.canonical(spec)
         self.head_dim, self.layer, self.kv_head = head_dim, layer, kv_head
         self._stats = {"k": ((), ()), "v": ((), ())}
-        self._codecs, self._record_bytes = {}, {}
+        self._codecs, self._record_bytes, self._scale_bytes = {}, {}, {}
         for side in "kv":
             self._codecs[side] = codec = self._make(side)
-            self._record_bytes[side] = int(codec.record_bytes)
+            self._record_bytes[side], self._scale_bytes[side] = codec.record_bytes, codec.scale_bytes
             if codec.record_rows != 1:
                 raise ValueError(f"'{self.spec}' stores whole pages of {codec.record_rows} tokens: Codec takes specs "
                                  "whose record is one vector, e.g. 'k4v4'")
-        self._scaled = bool(_SCALED.match(self.spec))
 
     def _make(self, side):
         mean, scale = self._stats[side]
@@ -102,24 +97,27 @@ class Codec:
             _arrays.check_device(x.device)
             from tersekv import ops
             packed, scales = ops.compress(x, self._key(side))
-            return packed, scales if self._scaled else None
+            return packed, scales if self._scale_bytes[side] else None
         view = _arrays.rows_of(x, self.head_dim)
         codec = self._codecs[side]
         records = np.empty((*x.shape[:-1], codec.record_bytes), np.uint8)
         codec.encode(*view, records.__array_interface__["data"][0])
-        if not self._scaled:
+        if codec.scale_bytes == 0:
             return records, None
         high = np.ascontiguousarray(records[..., -2:]).view("<u2")[..., 0].astype(np.uint32) << 16
         return np.ascontiguousarray(records[..., :-2]), high.view(np.float32)
 
     def _decompress(self, side, packed, scales, dtype):
-        if self._scaled and scales is None:
+        scaled = self._scale_bytes[side] > 0
+        if scaled and scales is None:
             raise ValueError(f"'{self.spec}' has a scale a vector: pass the scales that compress_{side} returned")
-        code_bytes = self._record_bytes[side] - (2 if self._scaled else 0)
-        if packed.shape[-1] != code_bytes:
-            raise ValueError(f"packed has {packed.shape[-1]} bytes a vector, '{self.spec}' at head_dim {self.head_dim} "
-                             f"has {code_bytes}")
-        if self._scaled and tuple(scales.shape) != tuple(packed.shape[:-1]):
+        code_bytes = self._record_bytes[side] - self._scale_bytes[side]
+        if not _arrays.is_torch(packed) and (not isinstance(packed, np.ndarray) or packed.dtype != np.uint8):
+            raise TypeError("packed is a torch tensor or numpy array of uint8, as compress returned it")
+        if packed.ndim == 0 or packed.shape[-1] != code_bytes:
+            raise ValueError(f"packed has shape {list(packed.shape)}: its last dimension must be the {code_bytes} bytes "
+                             f"of a vector ('{self.spec}' at head_dim {self.head_dim})")
+        if scaled and tuple(scales.shape) != tuple(packed.shape[:-1]):
             raise ValueError(f"scales have shape {list(scales.shape)}, packed has {list(packed.shape[:-1])} vectors")
         if _arrays.is_torch(packed):
             _arrays.check_device(packed.device)
@@ -131,7 +129,7 @@ class Codec:
         out = np.empty((*packed.shape[:-1], self.head_dim), dtype or np.float32)
         view = _arrays.rows_of(out, self.head_dim, "out")
         records = packed
-        if self._scaled:
+        if scaled:
             bits = np.ascontiguousarray(scales, np.float32).view(np.uint32)
             if np.any(bits & 0xFFFF):
                 raise ValueError("scales are not bfloat16 values: pass what compress returned")
@@ -144,4 +142,4 @@ class Codec:
     def _key(self, side):
         """What names this codec in the operators of ops.py."""
         mean, scale = self._stats[side]
-        return (self.spec, side, self.head_dim, self.layer, self.kv_head, tuple(mean), tuple(scale), self._scaled)
+        return (self.spec, side, self.head_dim, self.layer, self.kv_head, tuple(mean), tuple(scale))

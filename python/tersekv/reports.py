@@ -7,6 +7,7 @@ import torch
 from tersekv import _core
 from tersekv.hf import attention, compat
 from tersekv.hf.layer import describe, together
+from tersekv.hf.profiles import fingerprint
 
 MODES = ("quality", "balanced")
 LEAST_TOKENS = 96
@@ -113,7 +114,7 @@ def collect_profile(model, tokenizer=None, text=None, input_ids=None, max_tokens
         with _observed(model, rows):
             model(input_ids=ids, use_cache=False)
     name = getattr(model.config, "name_or_path", "") or type(model).__name__
-    return thread["collector"].finish(name, "")
+    return thread["collector"].finish(name, fingerprint(model))
 
 
 def measure_kv_norm_ratio(model, tokenizer=None, text=None, input_ids=None, max_tokens=512):

@@ -22,6 +22,7 @@ namespace tersekv {
 namespace {
 
 constexpr size_t kLanes = 16;
+constexpr size_t kScale = 2;  // bytes of a bf16
 
 // <a, b> in fp32: 16 running sums, added up as a tree.
 float Dot(const float* a, const float* b, size_t d) {
@@ -162,7 +163,7 @@ class PackedVectorCodec : public VectorCodec {
 class CodesVectorCodec : public PackedVectorCodec {
  public:
   using PackedVectorCodec::PackedVectorCodec;
-  size_t record_bytes() const override { return PackedBytes(static_cast<size_t>(codec().d), codec().bits) + 2; }
+  size_t record_bytes() const override { return PackedBytes(static_cast<size_t>(codec().d), codec().bits) + kScale; }
 
   void Decode(const uint8_t* records, size_t n, float* out) const override {
     const size_t d = static_cast<size_t>(codec().d);
@@ -174,7 +175,7 @@ class CodesVectorCodec : public PackedVectorCodec {
       float* row = out + i * d;
       uint16_t scale;
       UnpackBits(record, d, codec().bits, codes.data());
-      std::memcpy(&scale, record + record_bytes() - 2, 2);
+      std::memcpy(&scale, record + record_bytes() - kScale, 2);
       for (size_t c = 0; c < d; ++c) row[c] = BF16ToF32(scale) * static_cast<float>(table.level[codes[c]]);
       RestoreRow(codec(), row, scratch.data());
     }
@@ -192,7 +193,7 @@ class CodesVectorCodec : public PackedVectorCodec {
       const uint8_t* record = records + i * record_bytes();
       uint16_t scale;
       UnpackBits(record, d, codec().bits, codes.data());
-      std::memcpy(&scale, record + record_bytes() - 2, 2);
+      std::memcpy(&scale, record + record_bytes() - kScale, 2);
       for (size_t c = 0; c < d; ++c) row[c] = level[codes[c]];
       out[i] = q.constant + BF16ToF32(scale) * Dot(q.y.data(), row.data(), d);
     }
@@ -208,7 +209,7 @@ class CodesVectorCodec : public PackedVectorCodec {
     for (size_t i = 0; i < n; ++i) {
       uint8_t* record = records + i * record_bytes();
       PackBits(&codes[i * d], d, codec().bits, record);
-      std::memcpy(record + record_bytes() - 2, &scales[i], 2);
+      std::memcpy(record + record_bytes() - kScale, &scales[i], 2);
     }
     return true;
   }
@@ -263,6 +264,14 @@ class RecordVectorCodec : public PackedVectorCodec {
 };
 
 }  // namespace
+
+size_t RecordScaleBytes(const KvSpec& spec, Kv side) {
+  const Family family = side == Kv::kK ? spec.k.family : spec.v.family;
+  if (spec.raw()) return 0;
+  // codes | scale, docs/formats.md; the other records hold scales of other types or in other places.
+  const bool ends = StorageOf(family) == Storage::kCodes || family == Family::kTrellis || family == Family::kVq2;
+  return ends ? kScale : 0;
+}
 
 Result<std::unique_ptr<VectorCodec>> VectorCodec::Create(const KvSpec& spec, Kv side, int head_dim, int layer,
                                                          int kv_head, RowStats stats) {

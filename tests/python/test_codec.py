@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Codec: bytes as docs/formats.md says, errors as theory says, strides, dtypes, operators under torch.compile."""
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -122,7 +124,7 @@ def test_operators_keep_their_promises():
     from tersekv import ops
     x = torch.randn(4, 64)
     key = Codec(64, 3)._key("v")
-    arguments = (x, key[0], key[1], 0, 0, [], [], True)
+    arguments = (x, key[0], key[1], 0, 0, [], [])
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     torch.library.opcheck(torch.ops.tersekv.compress, arguments, test_utils=checks)
     packed, scales = ops.compress(x, key)
@@ -146,13 +148,68 @@ def test_operators_keep_their_promises():
     (lambda: Codec(64).compress_k(torch.zeros(1, 1, 1, 1, 1, 64)), "flatten"),
     (lambda: Codec(64).compress_k(torch.full((2, 64), float("nan"))), "row 0, channel 0"),
     (lambda: Codec(64).decompress_k(torch.zeros(2, 32, dtype=torch.uint8)), "scale"),
-    (lambda: Codec(64).decompress_k(torch.zeros(2, 31, dtype=torch.uint8), torch.zeros(2)), "31 bytes"),
+    (lambda: Codec(64).decompress_k(torch.zeros(2, 31, dtype=torch.uint8), torch.zeros(2)), "[2, 31]"),
     (lambda: Codec(64).decompress_k(torch.zeros(2, 32, dtype=torch.uint8), torch.zeros(3)), "[2]"),
 ])
 def test_wrong_input_is_named(make, message):
     with pytest.raises(ValueError) as caught:
         make()
     assert message in str(caught.value)
+
+
+PACKED, SCALES = torch.zeros(6, 32, dtype=torch.uint8), torch.zeros(6, dtype=torch.bfloat16)
+PLAIN = ["k4v4", "k", 0, 0, [], []]
+
+
+@pytest.mark.parametrize("fake", [False, True])
+@pytest.mark.parametrize("arguments, error, message", [
+    ((PACKED[:, :31], SCALES, 64, *PLAIN, torch.float32), ValueError, "the 32 bytes of a vector"),
+    ((PACKED[:, :1].expand(6, 0), SCALES, 64, *PLAIN, torch.float32), ValueError, "[6, 0]"),
+    ((PACKED, SCALES, 128, *PLAIN, torch.float32), ValueError, "the 64 bytes of a vector"),
+    ((PACKED[0, 0], SCALES, 64, *PLAIN, torch.float32), ValueError, "shape []"),
+    ((PACKED, SCALES[:3], 64, *PLAIN, torch.float32), ValueError, "scales have shape [3]"),
+    ((PACKED, SCALES[:1], 64, *PLAIN, torch.float32), ValueError, "scales have shape [1]"),
+    ((PACKED, SCALES.float(), 64, *PLAIN, torch.float32), TypeError, "bfloat16"),
+    ((PACKED.int(), SCALES, 64, *PLAIN, torch.float32), TypeError, "uint8 is needed"),
+    ((PACKED, SCALES, 64, *PLAIN, torch.float64), TypeError, "float64"),
+    ((PACKED, SCALES, 64, "kivi-k4v4", "k", 0, 0, [], [], torch.float32), ValueError, "whole pages"),
+    ((PACKED, SCALES, 64, "k4v4", "k", 0, 0, [0.0] * 32, [], torch.float32), ValueError, "32 channels"),
+    ((torch.zeros(()), *PLAIN), ValueError, "no dimensions"),
+    ((torch.zeros(2, 64, dtype=torch.float64), *PLAIN), TypeError, "float64"),
+    ((torch.zeros(2, 64), "kivi-k4v4", "k", 0, 0, [], []), ValueError, "whole pages"),
+])
+def test_operators_check_what_they_read(arguments, error, message, fake):
+    """The operators themselves, whose arguments nobody has checked before them: no byte outside is read."""
+    operator = torch.ops.tersekv.decompress if isinstance(arguments[1], torch.Tensor) else torch.ops.tersekv.compress
+    mode = torch._subclasses.FakeTensorMode() if fake else contextlib.nullcontext()
+    with mode, pytest.raises(error) as caught:
+        operator(*(mode.from_tensor(a) if fake and isinstance(a, torch.Tensor) else a for a in arguments))
+    assert message in str(caught.value)
+
+
+def test_records_that_do_not_lie_together():
+    codec = Codec(64, 4)
+    packed, scales = codec.compress_k(torch.randn(6, 5, 64))
+    wide, tall = torch.zeros(5, 6, 40, dtype=torch.uint8), torch.zeros(5, 6, dtype=torch.bfloat16)
+    wide[..., :32], tall[:] = packed.transpose(0, 1), scales.T
+    assert torch.equal(codec.decompress_k(wide[..., :32].transpose(0, 1), tall.T), codec.decompress_k(packed, scales))
+
+
+def test_the_core_says_which_records_end_with_a_scale():
+    """Doubling that scale doubles the row; int8's too, whose spec no pattern of widths matches."""
+    found = set()
+    for spec in tersekv.known_specs():
+        try:
+            codec = Codec(64, spec=f"{spec}+rot=none" if spec[0] == "k" else spec)
+        except ValueError:
+            continue
+        packed, scales = codec.compress_v(torch.randn(9, 64))
+        if scales is None:
+            continue
+        found.add(spec)
+        assert scales.shape == (9,) and packed.shape[-1] + 2 == codec._record_bytes["v"]
+        assert torch.equal(codec.decompress_v(packed, 2 * scales), 2 * codec.decompress_v(packed, scales))
+    assert {"k4v4", "int8", "k4tv4t", "k4qv4q"} <= found and not found & {"f16", "fp8", "nvfp4", "q4_0", "k4pv4p"}
 
 
 @pytest.mark.parametrize("x", [torch.zeros(2, 64, dtype=torch.float64), np.zeros((2, 64)), [1.0] * 64])

@@ -16,21 +16,6 @@ from tersekv.evaluate import evaluate, validate
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The tiny Llama with a tokenizer of words, as a folder that Transformers loads."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-    path = tmp_path_factory.mktemp("model")
-    make("llama").save_pretrained(path)
-    words = {f"w{i}": i for i in range(199)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w1"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w1", eos_token="w2", pad_token="w0") \
-        .save_pretrained(path)
-    return path
-
-
 def words(n, seed=1):
     return " ".join(f"w{i}" for i in tokens(1, n, seed)[0].tolist())
 

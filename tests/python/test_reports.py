@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports against plain torch, recommendations, and profiles as what caches store with."""
+import copy
 import math
 
 import pytest
@@ -7,7 +8,8 @@ import torch
 import transformers
 
 from models import forward, make, packed, stock, tokens
-from tersekv import TerseCache, measure_kv_norm_ratio, recommend_bits
+from tersekv import TerseCache, measure_kv_norm_ratio, patch_model, recommend_bits
+from tersekv.hf.profiles import fingerprint
 from tersekv.reports import collect_profile
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "ignore::FutureWarning")
@@ -95,3 +97,34 @@ def test_profiles_of_other_models_are_refused(tmp_path):
         packed(make("llama"), "k4v4", profile=profile)
     with pytest.raises(LookupError, match="missing"):
         packed(make("llama"), "k4v4", profile=str(tmp_path / "missing"))
+
+
+def test_bits_of_each_layer_and_whose_profile_it_is(tmp_path):
+    """An average laid out over layers by the profile's table; other weights of the same shapes are refused."""
+    model = make("llama")
+    report = measure_kv_norm_ratio(model, input_ids=tokens(1, 200))
+    report.profile.add_budget(4.0, [(6, 4), (4, 3), (5, 8)])
+    path = tmp_path / "m.tkvp"
+    report.save(path)
+    cache = TerseCache.for_model(patch_model(model), profile=path, bits=4)
+    cache_of = lambda kv: TerseCache.for_model(model, kv + "+mean=profile", profile=path)
+    uniform = [cache_of(kv) for kv in ("k6v4", "k4v3", "k5v8")]
+    for each in (cache, *uniform):
+        forward(model, "tersekv", each, tokens(1, 700))
+    rows = cache.stats()["layers"]
+    for layer, other in enumerate(uniform):  # each layer takes what a cache of its widths takes
+        assert rows[layer]["bytes_used"] == other.stats()["layers"][layer]["bytes_used"]
+    with pytest.raises(LookupError, match="4"):
+        TerseCache.for_model(model, profile=path, bits=3)
+    with pytest.raises(ValueError, match="profile="):
+        TerseCache.for_model(model, bits=4)
+    with pytest.raises(ValueError, match="kv and bits"):
+        TerseCache.for_model(model, "k4v4", profile=path, bits=4)
+    with pytest.raises(ValueError, match="2 layers|byte_budget_table"):
+        report.profile.add_budget(5.0, [(4, 4)] * 2)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.model.layers[1].self_attn.k_proj.weight.mul_(1.01)
+    with pytest.raises(ValueError, match="the profile is of .*weights:.*measure its own"):
+        TerseCache.for_model(other, profile=path)
+    assert fingerprint(copy.deepcopy(model)) == fingerprint(model) == report.profile.model_fingerprint

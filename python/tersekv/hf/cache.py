@@ -26,6 +26,7 @@ class TerseCache(DynamicCache):
     "aggressive", or key_bits= and value_bits=; without any, k4v4.
     config: of the model; TerseCache.for_model(model) passes it. Models with sliding windows or layers of other kinds
     need it. protect_first, protect_last, protected_layers (negative: from the end): cached layers that stay raw.
+    profile: a path or a Profile; bits= the average bits that its table lays out over layers, K and V, in place of kv=.
     prefill: "raw" (a prompt attends its own raw keys and values, as stock caches do) or "decode" (every token sees what
     decoding at its place would see: slower, independent of how a prompt is cut).
     arithmetic: "int16" (default), "exact" or "fast", as docs/numerics.md has it. byte_budget: limit of all
@@ -39,7 +40,7 @@ class TerseCache(DynamicCache):
 
     def __init__(self, config=None, kv=None, *, compression=None, key_bits=None, value_bits=None, protect_first=0,
                  protect_last=0, protected_layers=(), prefill="raw", arithmetic="int16", byte_budget=0, device="cpu",
-                 fold_output_rotation=False, profile=None, offloading=False):
+                 fold_output_rotation=False, profile=None, bits=None, offloading=False):
         _arrays.check_device(device)
         if isinstance(config, str) and kv is None:
             config, kv = None, config
@@ -47,9 +48,11 @@ class TerseCache(DynamicCache):
             raise ValueError("a TerseCache does not offload: layers would leave before attention has read them; "
                              "use fewer bits or byte_budget")
         if fold_output_rotation:
-            raise ValueError("fold_output_rotation=True is not in this version: raw tokens of the window would have to "
-                             "be rotated each step; leave it False")
-        self.spec = choose_spec(kv, compression, key_bits, value_bits)
+            raise ValueError("fold_output_rotation=True is not done: it would save nothing, because what the raw "
+                             "window adds would have to be rotated instead, once a head and step; leave it False")
+        if bits is not None and profile is None:
+            raise ValueError(f"bits={bits!r} are laid out over layers as a profile says: pass profile= with it, or kv=")
+        self.spec = choose_spec(kv, compression, key_bits, value_bits, bits)
         self.prefill, self.config = prefill, None
         self._check_spec(64, profile is not None, prefill, arithmetic)
         self.store = Store(prefill, arithmetic, byte_budget)
@@ -60,14 +63,14 @@ class TerseCache(DynamicCache):
                 raise ValueError("profile and protected layers need the model's config: TerseCache.for_model(model, ...)")
             Cache.__init__(self, layers=[])
             return
-        self._use_config(config, profile)
+        self._use_config(config, profile, bits)
 
     def _start(self):
         self.rows, self.slots, self.stored, self.explained = [], 0, None, set()
         self._model, self.undo = None, Undo()
         weakref.finalize(self, self.store.remove, self.rows)
 
-    def _use_config(self, config, profile):
+    def _use_config(self, config, profile, bits):
         self.config = decoder = compat.decoder_config(config)
         if compat.uses_latent_attention(decoder):
             raise ValueError(f"'{decoder.model_type}' caches latents (MLA, kv_lora_rank): this version packs keys and "
@@ -80,7 +83,7 @@ class TerseCache(DynamicCache):
         raw = protected(len(cached), *self._protect)
         if profile is not None:
             from tersekv.hf.profiles import use_profile
-            use_profile(self, profile, len(cached))
+            use_profile(self, profile, len(cached), bits)
         layers = []
         for index, (kind, arguments) in enumerate(plan):
             if kind not in PACKED_TYPES:
@@ -111,6 +114,10 @@ class TerseCache(DynamicCache):
     @classmethod
     def for_model(cls, model, kv=None, **options):
         """A cache for this model's layers. Warns when the model's attention is not 'tersekv' (patch_model sets it)."""
+        if options.get("profile") is not None:
+            from tersekv.hf import profiles
+            options["profile"] = profiles.load(options["profile"])
+            profiles.check_model(options["profile"], model)
         cache = cls(model.config, kv, **options)
         if (other := cache.foreign_attention()) is not None:
             warnings.warn(f"the model's attention is '{other}': the cache will decode its history each step; "
@@ -276,18 +283,18 @@ class TerseCache(DynamicCache):
         if keep == 0 and removed > 0:
             self._empty()
             return
-        for index, layer in enumerate(self.layers):
-            if removed > 0 and not getattr(layer, "is_croppable", True):
+        for index, layer in enumerate(self.layers) if removed > 0 else ():
+            if not getattr(layer, "is_croppable", True):
                 raise RuntimeError(f"layer {index} ({type(layer).__name__}) holds no past to crop back to: call reset() "
                                    "and run the prompt again")
+            back = self.store.rollbacks.get(index, 0)
+            if isinstance(layer, TerseLayer) and layer.is_sliding and layer.length > layer.window and removed > back:
+                raise RuntimeError(f"crop by {removed} tokens: layer {index} keeps {back} tokens beside its window of "
+                                   f"{layer.window}; crop fewer, or reset() and run the prompt again")
         with self._others("crop", -removed):
-            self._crop_packed(keep)
-
-    def _crop_packed(self, keep):
-        for row, sequence in enumerate(self.rows):
-            tokens = keep if self.stored is None else int(self.stored[row, :keep].sum())
             for core in list(self.store.cores.values()):
-                core.truncate(sequence, tokens)
+                for sequence in self.rows:
+                    core.crop(sequence, keep)
         self.stored = None if self.stored is None else self.stored[:, :keep].clone()
         for layer in self._packed():
             layer.length = min(layer.length, keep)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention over plain tensors: a prompt's own keys and values, models without a cache, fallbacks."""
+"""Attention over plain tensors: a prompt's own keys and values, models without a cache, fallbacks. Why not the core:
+docs/decisions/0011-prompts-in-torch.md."""
 import torch
 import torch.nn.functional as F
 

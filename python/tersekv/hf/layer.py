@@ -209,6 +209,8 @@ class TerseLayer(CacheLayerMixin):
             window, tensor = mask.window, mask.tensor
         elif isinstance(mask, torch.Tensor):
             tensor = mask
+        if self.is_sliding:  # what is behind it was given back
+            window = min(window or self.window, self.window)
         valid = self.owner.plan(mask, pending)
         rows = self.owner.core_rows(valid, start, n)
         core = self.core(query.shape[1])
@@ -228,6 +230,8 @@ class TerseLayer(CacheLayerMixin):
             if pending.appended:  # of a layer that shares its keys and values: the last token once more
                 for seq, _, count, _ in rows:
                     core.truncate(seq, core.length(seq) - count)
+            if self._read_again(n):
+                pending.dense("k"), pending.dense("v")
             out = torch.empty(query.shape[0], n, query.shape[1], pending.v.shape[3], dtype=query.dtype)
             self._step(core, rows, n, pending, together(query.detach()), out, scale, window, softcap, sinks)
             self._note(pending, valid)
@@ -240,8 +244,13 @@ class TerseLayer(CacheLayerMixin):
         out = dense_attention(query, pending.dense("k"), pending.dense("v"), scale=scale, causal=causal,
                               window=window, padding=padding, mask=tensor, softcap=softcap, sinks=sinks)
         self._append(pending, valid)
-        pending._dense.clear()
+        if not self._read_again(n):
+            pending._dense.clear()
         return out
+
+    def _read_again(self, n):
+        """Layers that share these keys and values will decode the window before the chunk, which is given back then."""
+        return self.is_sliding and n > 1 and bool(getattr(self.owner.config, "num_kv_shared_layers", 0))
 
     def _append(self, pending, valid):
         if pending.appended:
@@ -249,8 +258,13 @@ class TerseLayer(CacheLayerMixin):
         n = pending.end - pending.start
         core = self.core()
         for first, count, rows in _pieces(self.owner.core_rows(valid, pending.start, n), n):
-            core.step(rows, count, *(describe(x[:, :, first:first + count]) for x in (pending.k, pending.v)), undo=True)
+            core.step(rows, count, *(describe(x[:, :, first:first + count]) for x in (pending.k, pending.v)),
+                      undo=self._can_go_back())
         self._note(pending, valid)
+
+    def _can_go_back(self):
+        """Its forward pass has not ended: flush() may come later, and nobody would settle what is kept then."""
+        return self.index in self.owner.undo.starts
 
     def _step(self, core, rows, n, pending, query, out, scale, window, softcap, sinks):
         logits = [] if sinks is None else sinks.detach().float().flatten().tolist()
@@ -259,7 +273,8 @@ class TerseLayer(CacheLayerMixin):
         pieces = [(0, n, rows)] if self.owner.prefill == "raw" else _pieces(rows, n)
         for first, count, part in pieces:
             arrays = (describe(x[:, :, first:first + count]) for x in (pending.k, pending.v, query, out))
-            core.step(part, count, *arrays, scale, window or 0, softcap or 0.0, logits, undo=True)
+            core.step(part, count, *arrays, scale, window or 0, softcap or 0.0, logits,
+                      undo=self._can_go_back())
         if n > RELEASE_TOKENS:
             self.owner.store.memory.release_scratch()
 

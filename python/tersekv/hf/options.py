@@ -6,12 +6,12 @@ PRESETS = ("safe", "balanced", "compact", "aggressive")
 DEFAULT = "k4v4"
 
 
-def choose_spec(kv=None, compression=None, key_bits=None, value_bits=None):
+def choose_spec(kv=None, compression=None, key_bits=None, value_bits=None, bits=None):
     """The canonical spec; ValueError when it is said twice, halfway, or is unknown."""
     if (key_bits is None) != (value_bits is None):
         raise ValueError("key_bits and value_bits are given together, or neither")
-    given = [name for name, value in (("kv", kv), ("compression", compression), ("key_bits/value_bits", key_bits))
-             if value is not None]
+    given = [name for name, value in (("kv", kv), ("compression", compression), ("key_bits/value_bits", key_bits),
+                                      ("bits", bits)) if value is not None]
     if len(given) > 1:
         raise ValueError(f"{' and '.join(given)} both say how to store the cache: give one of them")
     if compression is not None:
@@ -19,10 +19,12 @@ def choose_spec(kv=None, compression=None, key_bits=None, value_bits=None):
             raise ValueError(f"compression '{compression}' is not known: one of {', '.join(PRESETS)}; "
                              "or kv= with a spec such as 'k4v4'")
         kv = compression
+    if bits is not None:
+        kv = "k4v4+mean=profile"  # widths by layer take the place of these
     if key_bits is not None:
-        for name, bits in (("key_bits", key_bits), ("value_bits", value_bits)):
-            if isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= 8:
-                raise ValueError(f"{name}={bits!r}: a whole number from 2 to 8; kv= takes other specs")
+        for name, width in (("key_bits", key_bits), ("value_bits", value_bits)):
+            if isinstance(width, bool) or not isinstance(width, int) or not 2 <= width <= 8:
+                raise ValueError(f"{name}={width!r}: a whole number from 2 to 8; kv= takes other specs")
         kv = f"k{key_bits}v{value_bits}"
     return _core.canonical(DEFAULT if kv is None else kv)
 

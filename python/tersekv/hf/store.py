@@ -6,13 +6,15 @@ import threading
 
 from tersekv import _core
 
+# Newest tokens that a sliding layer can crop off again, in raw rows beside its window: some steps, or a draft.
+ROLLBACK_TOKENS, DRAFT_TOKENS = 64, 256
 
 class Store:
     def __init__(self, prefill, arithmetic, byte_budget, layer_bits=None, layer_stats=None):
         self.memory = _core.Memory(byte_budget)
         self.prefill, self.arithmetic = prefill, arithmetic
         self.layer_bits, self.layer_stats = layer_bits, layer_stats  # by ordinal, of a profile
-        self.cores = {}  # by layer number
+        self.cores, self.rollbacks = {}, {}  # by layer number; of sliding layers
         self._ids = itertools.count()
         self.lock = threading.RLock()  # finalizers run anywhere, so remove() does without
 
@@ -29,6 +31,9 @@ class Store:
     def _make(self, layer, heads):
         kv_heads, dk, dv = layer.shape
         options = {}
+        if layer.is_sliding:
+            self.rollbacks[layer.index] = DRAFT_TOKENS if layer.record_past else ROLLBACK_TOKENS
+            options.update(window=layer.window, rollback=self.rollbacks[layer.index])
         if self.layer_bits is not None and layer.spec.startswith("k"):
             options["bits"] = self.layer_bits[layer.ordinal]
         if self.layer_stats is not None and not _core.spec_is_raw(layer.spec):
