@@ -128,3 +128,12 @@ def test_bits_of_each_layer_and_whose_profile_it_is(tmp_path):
     with pytest.raises(ValueError, match="the profile is of .*weights:.*measure its own"):
         TerseCache.for_model(other, profile=path)
     assert fingerprint(copy.deepcopy(model)) == fingerprint(model) == report.profile.model_fingerprint
+
+
+def test_fingerprints_of_parameters_beyond_what_fp32_counts():
+    class Large:  # 2^25 values: places in fp32 end one beyond the last
+        @staticmethod
+        def state_dict():
+            return {"weight": torch.ones(1).expand(2**25)}
+
+    assert fingerprint(Large) == fingerprint(Large)

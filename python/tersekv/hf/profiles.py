@@ -17,7 +17,9 @@ def fingerprint(model):
         flat = weight.detach().flatten()
         digest.update(f"{name} {list(weight.shape)}".encode())
         if flat.numel() > 0 and flat.is_floating_point():
-            picked = flat[torch.linspace(0, flat.numel() - 1, min(64, flat.numel()), device=flat.device).long()]
+            count, last = min(64, flat.numel()), flat.numel() - 1
+            places = torch.arange(count, device=flat.device) * last // max(count - 1, 1)  # exact beyond 2^24 values
+            picked = flat[places]
             digest.update(picked.double().cpu().numpy().tobytes())
     return PREFIX + digest.hexdigest()[:32]
 
