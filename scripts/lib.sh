@@ -54,15 +54,22 @@ check_sha256() { # FILE SHA256
   echo "$2  $1" | sha256sum --check --status || die "$1 has sha256 $(sha256sum <"$1" | cut -d' ' -f1), expected $2: delete it and run again"
 }
 
-# Flags that keep llama.cpp from AMX where it would crash (amx_works.c says when).
+# Compiler flags with which AMX works in llama.cpp, or which keep llama.cpp from AMX (amx_works.c says when it crashes).
 native_flags() {
   grep -qm1 amx_int8 /proc/cpuinfo || return 0
-  local probe
+  local probe flags
   probe=$(mktemp)
-  if "${CC:-gcc}" -O3 -mamx-tile -mamx-int8 "$ROOT/scripts/amx_works.c" -o "$probe" 2>/dev/null && ! "$probe" 2>/dev/null; then
-    echo "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
-  fi 2>/dev/null
+  for flags in "" "-fno-tree-dse -fno-dse"; do # GCC 12: its _tile_loadconfig lets stores of the configuration go
+    # shellcheck disable=SC2086  # none, one or several flags
+    "${CC:-gcc}" -O3 -mamx-tile -mamx-int8 $flags "$ROOT/scripts/amx_works.c" -o "$probe" || { rm -f "$probe"; return 0; }
+    if "$probe"; then
+      echo "$flags"
+      rm -f "$probe"
+      return 0
+    fi
+  done 2>/dev/null
   rm -f "$probe"
+  echo "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 }
 
 # The llama.cpp build is tuned to this processor, so its folder carries what the compiler sees in it.
@@ -85,7 +92,7 @@ build_llama() {
   tar -xzf "$sdist" -C "$tmp"
   src=$tmp/llama_cpp_python-$LLAMA_CPP_PYTHON_VERSION/vendor/llama.cpp
   flags=$(native_flags)
-  [ -z "$flags" ] || say "AMX does not work here (scripts/amx_works.c): llama.cpp is built without it"
+  [[ $flags != *-mno-amx* ]] || say "AMX does not work here (scripts/amx_works.c): llama.cpp is built without it"
   cmake -S "$src" -B "$tmp/build" -G Ninja "-DCMAKE_C_FLAGS=$flags" "-DCMAKE_CXX_FLAGS=$flags" -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$prefix" \
     -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON "-DCMAKE_INSTALL_RPATH=\$ORIGIN/../lib;\$ORIGIN" \
     -DGGML_NATIVE=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF \
