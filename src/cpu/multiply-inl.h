@@ -55,9 +55,10 @@ HWY_INLINE void ProductBlock(const Product& p, size_t row, size_t column) {
   }
 }
 
+// As many rows at once as keep the multipliers busy (8 sums or more) and fit 32 registers or 16.
 template <size_t kVectors>
 HWY_INLINE void ProductColumns(const Product& p, size_t rows, size_t column) {
-  constexpr size_t kRows = HWY_TARGET <= HWY_AVX3 ? 4 : 2;  // 32 registers or 16
+  constexpr size_t kRows = (HWY_TARGET <= HWY_AVX3 ? 4 : 2) * (kVectors <= 2 ? 2 : 1);
   size_t r = 0;
   for (; r + kRows <= rows; r += kRows) ProductBlock<kRows, kVectors>(p, r, column);
   for (; r < rows; ++r) ProductBlock<1, kVectors>(p, r, column);
@@ -68,7 +69,9 @@ inline void Multiply(const Product& p, size_t rows, size_t columns) {
   const size_t lanes = hn::Lanes(hn::CappedTag<float, 16>());
   size_t c = 0;
   for (; c + 4 * lanes <= columns; c += 4 * lanes) ProductColumns<4>(p, rows, c);
-  for (; c < columns; c += lanes) ProductColumns<1>(p, rows, c);
+  if (c + 3 * lanes == columns) return ProductColumns<3>(p, rows, c);
+  if (c + 2 * lanes == columns) return ProductColumns<2>(p, rows, c);
+  if (c < columns) ProductColumns<1>(p, rows, c);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -18,6 +18,7 @@
 #include "src/cache/history.h"
 #include "src/cpu/attend.h"
 #include "src/cpu/multiply-inl.h"
+#include "src/cpu/query_rows-inl.h"
 #include "src/cpu/tile-inl.h"
 #include "src/cpu/visible.h"
 #include "src/cpu/weigh-inl.h"
@@ -61,12 +62,7 @@ class TileWork {
       const float* q =
           Strided(call_.queries.data, Query(r).row * call_.queries.token_stride + head * call_.queries.head_stride);
       float* scaled = s_.q_raw + static_cast<size_t>(r) * dk_;
-      float poison = 0;
-      for (size_t c = 0; c < dk_; ++c) {
-        scaled[c] = q[c] * call_.params.scale;
-        poison += scaled[c] * 0.0f;
-      }
-      s_.q_poison[r] = poison;
+      s_.q_poison[r] = ScaleRow(q, dk_, call_.params.scale, scaled);
       s_.slope[r] =
           call_.params.max_alibi_bias > 0 ? AlibiSlope(head, call_.queries.heads, call_.params.max_alibi_bias) : 0.0f;
       if (packed) RotateQuery(r, scaled, mean, scale);
@@ -171,11 +167,7 @@ class TileWork {
 
   HWY_ATTR void RotateQuery(int r, const float* scaled, const float* mean, const float* scale) {
     float* rotated = s_.q_rotated + static_cast<size_t>(r) * dk_;
-    float dot = 0;
-    for (size_t c = 0; c < packed_dk_; ++c) {
-      rotated[c] = scale != nullptr ? scaled[c] * scale[c] : scaled[c];
-      if (mean != nullptr) dot += scaled[c] * mean[c];
-    }
+    const float dot = ScaleChannels(scaled, packed_dk_, mean, scale, rotated);
     std::copy(scaled + packed_dk_, scaled + dk_, rotated + packed_dk_);  // of a latent layer
     s_.q_mean[r] = s_.q_poison[r] == 0 ? dot : 0.0f;
     Rotation(Kv::kK).Apply(rotated, s_.row);
@@ -185,27 +177,15 @@ class TileWork {
   // To integers whose sums with levels fit 32 bits.
   HWY_ATTR void QuantiseQuery(int r, const float* q) {
     const float limit = fast_k_ ? 127.0f : std::min(kWeightLimit, 2147483647.0f / static_cast<float>(kLift * dk_));
-    float largest = 0;
-    for (size_t c = 0; c < dk_; ++c) largest = std::max(largest, std::fabs(q[c]));
+    const float largest = LargestMagnitude(q, dk_);
     const bool usable = s_.q_poison[r] == 0 && largest > kTiny && largest < kHuge;
-    const float factor = usable ? limit / largest : 0.0f;
     uint32_t* words = s_.q_words + static_cast<size_t>(r) * kRowStride;
     int32_t sum = 0;
-    const auto quantised = [&](size_t c) {
-      const int32_t x = usable ? static_cast<int32_t>(std::nearbyint(q[c] * factor)) : 0;
-      sum += x;
-      return static_cast<uint32_t>(x);
-    };
-    for (size_t m = 0; m < dk_; m += kBlockDepth) {
-      for (size_t i = 0; fast_k_ && i < 4; ++i) {
-        *words = 0;
-        for (size_t b = 0; b < 4; ++b) *words |= (quantised(m + i + 4 * b) & 0xffu) << (8 * b);
-        ++words;
-      }
-      for (size_t j = 0; !fast_k_ && j < kPairStride; ++j) {
-        const uint32_t low = quantised(m + j) & 0xffffu;
-        *words++ = low | quantised(m + j + kPairStride) << 16;
-      }
+    if (usable) {
+      const float factor = limit / largest;
+      sum = fast_k_ ? QuantiseRow<true>(q, dk_, factor, words) : QuantiseRow<false>(q, dk_, factor, words);
+    } else {
+      std::memset(words, 0, dk_ / (fast_k_ ? 4 : 2) * sizeof(uint32_t));
     }
     s_.q_start[r] = static_cast<int32_t>(0u - static_cast<uint32_t>(kLift) * static_cast<uint32_t>(sum));
     s_.q_unit[r] = usable ? largest / limit : 0.0f;
@@ -252,7 +232,7 @@ class TileWork {
       ChunkBlocks::Block& block = chunk.block[b];
       block.begin = block.at + (block.any.begin() & ~int64_t{15});
       block.end = block.at + ((block.any.end() + 15) & ~int64_t{15});
-      LoadRawRows(first + block.at, block.any, 0,
+      LoadRawRows(first + block.at, block.begin - block.at, block.end - block.at, block.any, 0,
                   [&](int64_t t) { TransposeFour(s_.row, dk_, s_.k_tile + t, static_cast<size_t>(kRawBlock)); });
       const size_t column = static_cast<size_t>(block.begin - block.at);
       Multiply({s_.q_raw, dk_, s_.k_tile + column, static_cast<size_t>(kRawBlock), dk_, s_.scores + block.begin,
@@ -261,7 +241,8 @@ class TileWork {
     }
     ToWeights(chunk, state, [&](int q) { return visible_.Raw(q, first, kChunkTokens); });
     for (int b = 0; b < chunk.count; ++b) {
-      LoadRawRows(first + chunk.block[b].at, chunk.block[b].any, 1, [&](int64_t t) {
+      const Visible& any = chunk.block[b].any;
+      LoadRawRows(first + chunk.block[b].at, any.begin() & ~int64_t{3}, any.end(), any, 1, [&](int64_t t) {
         for (size_t i = 0; i < 4; ++i) {
           std::memcpy(s_.v_tile + (static_cast<size_t>(t) + i) * stride_, s_.row + i * dv_, dv_ * sizeof(float));
         }
@@ -270,12 +251,13 @@ class TileWork {
     }
   }
 
-  // Rows of K (side 0) or V that are seen, four at a time in s_.row; what nobody sees is zero. store(t): t is the
-  // first one's token.
+  // Rows of K (side 0) or V of tokens first + [begin, end), four at a time in s_.row; what nobody sees is zero:
+  // products of what was left there would be denormal numbers, which take a hundred times as long. store(t): t is the
+  // first one's token, begin and end multiples of 4.
   template <class F>
-  HWY_ATTR void LoadRawRows(int64_t first, const Visible& any, int side, F&& store) {
+  HWY_ATTR void LoadRawRows(int64_t first, int64_t begin, int64_t end, const Visible& any, int side, F&& store) {
     const size_t d = side == 0 ? dk_ : dv_;
-    for (int64_t t = any.begin() & ~int64_t{3}; t < any.end(); t += 4) {
+    for (int64_t t = begin; t < end; t += 4) {
       for (int64_t i = 0; i < 4; ++i) {
         float* row = s_.row + static_cast<size_t>(i) * d;
         if (any.sees(t + i)) {

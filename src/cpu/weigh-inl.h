@@ -17,6 +17,7 @@
 #include "hwy/highway.h"
 #include "src/attention/softmax_state.h"
 #include "src/cpu/attend.h"
+#include "src/cpu/factor_words-inl.h"
 #include "src/cpu/levels-inl.h"
 #include "src/cpu/visible.h"
 
@@ -233,39 +234,6 @@ class Weigher {
     const float result = hn::GetLane(hn::SumOfLanes(d, sum)) * share;
     share *= largest / kLimit;
     return result;
-  }
-
-  // 16 weights -> 8 words: weight j and j + 8.
-  template <class V, size_t kVectors>
-  static HWY_INLINE void StorePairs(const V (&w)[kVectors], uint32_t* words) {
-    const hn::RebindToUnsigned<DF> du;
-    if constexpr (kVectors == 1) {
-      const hn::Half<decltype(du)> half;
-      hn::StoreU(ToPair(half, hn::LowerHalf(half, w[0]), hn::UpperHalf(half, w[0])), half, words);
-    } else {
-      constexpr size_t kApart = kVectors / 2;
-      for (size_t i = 0; i < kApart; ++i) {
-        hn::StoreU(ToPair(du, w[i], w[i + kApart]), du, words + i * hn::Lanes(du));
-      }
-    }
-  }
-  template <class D, class V>
-  static HWY_INLINE V ToPair(D d, V low, V high) {
-    return hn::Or(hn::And(low, hn::Set(d, 0xffffu)), hn::ShiftLeft<16>(high));
-  }
-
-  // 16 weights -> 4 words: weights i, i + 4, i + 8, i + 12.
-  template <class V, size_t kVectors>
-  static HWY_INLINE void StoreQuads(const V (&w)[kVectors], uint32_t* words) {
-    const hn::RebindToUnsigned<DF> du;
-    const hn::FixedTag<uint32_t, 4> d4;
-    HWY_ALIGN uint32_t flat[16];
-    for (size_t i = 0; i < kVectors; ++i) {
-      hn::Store(hn::And(w[i], hn::Set(du, 0xffu)), du, flat + i * hn::Lanes(du));
-    }
-    const auto low = hn::Or(hn::Load(d4, flat), hn::ShiftLeft<8>(hn::Load(d4, flat + 4)));
-    const auto high = hn::Or(hn::ShiftLeft<16>(hn::Load(d4, flat + 8)), hn::ShiftLeft<24>(hn::Load(d4, flat + 12)));
-    hn::StoreU(hn::Or(low, high), d4, words);
   }
 
   HWY_INLINE float LargestSeen(const ChunkBlocks& chunk, const ChunkBlocks::Block& block, const Visible& v) const {

@@ -20,8 +20,20 @@ struct AdjacentLanes {
   static void Store(F v, float* p) { __builtin_memcpy(p, &v, sizeof(v)); }
   static F Set(float v) { return F{v, v, v, v}; }
   static F Add(F a, F b) { return a + b; }
+  static F Sub(F a, F b) { return a - b; }
   static F Mul(F a, F b) { return a * b; }
 };
+
+// The stages of stride 1 and 2 of one row, four channels at a time; a + -b is a - b to the bit.
+inline void FirstTwoStages(float* y, int d) {
+  using F = AdjacentLanes::F;
+  for (float* p = y; p < y + d; p += 4) {
+    F x = AdjacentLanes::Load(p);
+    x = __builtin_shufflevector(x, x, 0, 0, 2, 2) + __builtin_shufflevector(x, x, 1, 1, 3, 3) * F{1, -1, 1, -1};
+    x = __builtin_shufflevector(x, x, 0, 1, 0, 1) + __builtin_shufflevector(x, x, 2, 3, 2, 3) * F{1, 1, -1, -1};
+    AdjacentLanes::Store(x, p);
+  }
+}
 
 // The outer factor: p x p over groups [p, inner]. A row of Paley's matrix is summed in ascending column, one add at a
 // time; a product with +1 or -1 is exact, so it is the same as adding and subtracting.
@@ -48,12 +60,10 @@ void PaleyStage(L lanes, float* y, int p, int inner, bool transposed) {
   }
 }
 
-// y: [d] lane groups; group c starts at y + c * Count(). H y, or H^T y. Inner factor first: radix-2 stages of stride
-// 1, 2, 4, ...: (a + b, a - b).
+// Radix-2 stages of stride 1, 2, 4, ... below inner: (a + b, a - b). y: [d] lane groups.
 template <class L>
-void Hadamard(L lanes, float* y, int d, bool transposed = false) {
+void RadixStages(L lanes, float* y, int d, int inner) {
   const size_t n = lanes.Count();
-  const int paley = PaleyOrder(d), inner = d / paley;
   for (int stride = 1; stride < inner; stride *= 2) {
     for (int base = 0; base < d; base += 2 * stride) {
       for (int c = base; c < base + stride; ++c) {
@@ -65,6 +75,20 @@ void Hadamard(L lanes, float* y, int d, bool transposed = false) {
         lanes.Store(lanes.Sub(a, b), pb);
       }
     }
+  }
+}
+
+// y: [d] lane groups; group c starts at y + c * Count(). H y, or H^T y. Inner factor first.
+template <class L>
+void Hadamard(L lanes, float* y, int d, bool transposed = false) {
+  const int paley = PaleyOrder(d), inner = d / paley;
+  bool adjacent = false;
+  if constexpr (std::is_same_v<L, ScalarLanes>) adjacent = inner % 4 == 0;  // one row: its channels as lanes
+  if (adjacent) {
+    FirstTwoStages(y, d);
+    RadixStages(AdjacentLanes(), y, d / 4, inner / 4);
+  } else {
+    RadixStages(lanes, y, d, inner);
   }
   if (paley != 1) PaleyStage(lanes, y, paley, inner, transposed);
 }
