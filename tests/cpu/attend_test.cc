@@ -2,9 +2,6 @@
 // Attention from packed bytes against the contract in double precision: every spec, shape and feature, on mixed steps
 // of several sequences.
 #include <gtest/gtest.h>
-#ifdef __SSE__
-#include <xmmintrin.h>
-#endif
 
 #include <algorithm>
 #include <cctype>
@@ -268,39 +265,6 @@ TEST(Attend, OneTokenAtATime) {
     ASSERT_EQ(errors.packed_seen, packed) << "token " << i;
   }
 }
-
-#ifdef __SSE__
-// Scratch that keeps what an earlier page left (16-bit integers, denormal as floats) must not be multiplied: each such
-// product takes a hundred times as long.
-TEST(Attend, NoDenormalProducts) {
-  constexpr unsigned kDenormalOperand = 2;
-  for (const char* spec : {"k4v4", "k3v3+win=33", "k8v8", "f16", "k4tv4t", "kivi-k4v4", "k4v4+mean=page"}) {
-    const Model model = reference::MakeModel(spec, {{8, 2, 64, 64}});
-    auto cache = reference::MakeCache(model);
-    for (int at = 0, n = 0; at < 700; at += n) {
-      n = at % 3 == 0 ? 130 : 1;
-      const std::vector<Token> step = reference::TokenRun(0, at, n);
-      ASSERT_TRUE(cache->BeginStep(reference::StepTokens(step)).ok());
-      reference::WriteAll(cache.get(), model, step);
-      std::vector<float> q, out(static_cast<size_t>(n) * 8 * 64);
-      for (const Token& token : step) {
-        const std::vector<float> row = model.Q(0, token.content);
-        q.insert(q.end(), row.begin(), row.end());
-      }
-      Queries queries;
-      queries.data = q.data();
-      queries.out = out.data();
-      queries.heads = 8;
-      queries.token_stride = queries.out_token_stride = 8 * 64 * sizeof(float);
-      queries.head_stride = queries.out_head_stride = 64 * sizeof(float);
-      _mm_setcsr(_mm_getcsr() & ~0x3fu);
-      cache->Attend(0, model.Params(), queries, 0, 1);
-      EXPECT_EQ(_mm_getcsr() & kDenormalOperand, 0u) << spec << ", step of " << n << " at " << at;
-      ASSERT_TRUE(cache->EndStep().ok());
-    }
-  }
-}
-#endif
 
 // The limits of what a cache takes: the largest head, sinks and windows longer than a chunk, a window of one token.
 TEST(Attend, Extremes) {
