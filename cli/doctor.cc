@@ -30,6 +30,8 @@ constexpr Variable kVariables[] = {
     {"TERSEKV_KV_BYTES", "default of run --kv-bytes, and the budget under libtersekv_preload.so"},
     {"TERSEKV_CTX", "default of --ctx; auto under libtersekv_preload.so: as many tokens as the budget holds"},
     {"TERSEKV_STRICT", "1: libtersekv_preload.so refuses what it cannot pack"},
+    {"TERSEKV_STATUS_PORT", "where libtersekv_preload.so shows memory and speed; 0: a free port"},
+    {"TERSEKV_STATUS_HOST", "the address of that port, 127.0.0.1 when not given"},
     {"TERSEKV_CACHE_DIR", "where --auto-calibrate keeps profiles, and scripts/ llama.cpp and the demo model"},
     {"TERSEKV_LOG", "1 prints llama.cpp's log"},
     {"TERSEKV_FORCE_ISA", "picks the SIMD target"},

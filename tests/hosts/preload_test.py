@@ -56,6 +56,37 @@ class Perplexity(unittest.TestCase):
                 self.assertAlmostEqual(float(a), float(b), delta=limit * float(a))
 
 
+class Hellaswag(unittest.TestCase):
+    """Tasks in its form: a start, the number of its true ending, four endings; the start is of four sequences at once."""
+
+    def score(self, env, *arguments):
+        words = preload.TEXT.split(" ")
+        lines = []
+        for i in range(12):
+            at = [40 * i + 250 * j for j in range(4)]
+            lines += [" ".join(words[at[0]:at[0] + 25]), str(i % 4)]
+            endings = [" ".join(words[a + 25:a + 33]) for a in at]
+            endings[0], endings[i % 4] = endings[i % 4], endings[0]
+            lines += endings
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as tasks:
+            tasks.write("\n".join(lines) + "\n")
+            tasks.flush()
+            code, said = preload.run([PERPLEXITY, "-m", MODEL, "--hellaswag", "-f", tasks.name, "--hellaswag-tasks", 12, "-t", 2,
+                                      "-c", 2048, "-b", 2048, *arguments], env)
+        self.assertEqual(code, 0, said[-2000:])
+        return re.findall(r"^(\d+)\s+(\d+\.\d+)%", said, re.M), said
+
+    def test_f32_is_stock_and_packed_runs(self):
+        stock, said = self.score(preload.environment(), *preload.STOCK)
+        self.assertEqual(len(stock), 12, said[-2000:])
+        ours, said = self.score(preload.environment(SO, "f32"))
+        self.assertIn("packed as f32", said)
+        self.assertEqual(ours, stock)
+        packed, said = self.score(preload.environment(SO, "k4v4"))
+        self.assertIn("packed as k4v4", said)
+        self.assertEqual(len(packed), 12, said[-2000:])
+
+
 class Variables(unittest.TestCase):
     def bench(self, env, *arguments):
         return preload.run([BENCH, "-m", MODEL, "-p", 32, "-n", 4, "-t", 1, "-r", 1, *arguments], env)

@@ -17,6 +17,7 @@
 #include "hosts/llama/preload/settings.h"
 #include "hosts/llama/preload/sizes.h"
 #include "hosts/llama/preload/state_codec.h"
+#include "hosts/llama/preload/status_board.h"
 
 namespace tersekv::llama::preload {
 
@@ -50,10 +51,15 @@ class Context {
   void Break() { broken_ = true; }
   bool broken() const { return broken_; }
 
+  Watch* watch() const { return watch_.get(); }
+  // Under the watch's lock.
+  ContextReport Report() const;
+
  private:
   Context(std::shared_ptr<const Model> model, const Sizes& sizes, std::unique_ptr<KvCache> cache, HostMode mode,
           int threads);
   Status Try();
+  int Run(std::span<const BatchToken> batch, const std::function<int()>& run);
   int Check(std::span<const BatchToken> batch) const;
   void Introduce(const Settings& settings) const;
 
@@ -67,6 +73,10 @@ class Context {
   llama_context* handle_ = nullptr;
   llama_memory_t memory_ = nullptr;
   bool causal_ = true, broken_ = false;
+  int id_;  // in this process, from 1 on
+  Activity activity_;
+  double attention_before_ = 0;  // the trial's
+  std::shared_ptr<Watch> watch_ = std::make_shared<Watch>();
 };
 
 }  // namespace tersekv::llama::preload

@@ -37,17 +37,24 @@ Made Make(llama_model* model, const WideContextParams& params) {
   std::shared_ptr<const Model> described;
   Decision decision = Decide(model, params, &described);
   if (decision.kind == Decision::kAdopt) {
+    if (const Status port = StatusBoard::Get().Open(*settings); !port.ok()) {
+      Say(0, "no status port: {}", port.message());
+      if (settings->strict) return {};
+    }
     Result<std::unique_ptr<Context>> context = Context::Create(described, params, *settings);
     if (context) {
       llama_context* handle = (*context)->handle();
       Registry::Get().Add(std::move(*context));
+      ++StatusBoard::Get().packed;
       return {handle, false};
     }
     const bool budget = context.error().code() == StatusCode::kOutOfBudget;
     decision = {budget ? Decision::kRefuse : Decision::kPass, context.error().message()};
   }
   decision = Settle(std::move(decision), *settings);
-  return {nullptr, decision.kind == Decision::kPass};
+  const bool pass = decision.kind == Decision::kPass;
+  ++(pass ? StatusBoard::Get().passed : StatusBoard::Get().refused);
+  return {nullptr, pass};
 }
 
 llama_context* NewContext(const char* function, llama_model* model, const WideContextParams& params) {

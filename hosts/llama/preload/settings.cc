@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hosts/llama/preload/settings.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -15,6 +16,11 @@ namespace {
 
 Status Wrong(const char* name, std::string_view value, std::string_view possible) {
   return InvalidArgument(fmt::format("{}={}: {}", name, value, possible));
+}
+
+bool IsAddress(const std::string& text) {
+  in6_addr room;
+  return inet_pton(AF_INET, text.c_str(), &room) == 1 || inet_pton(AF_INET6, text.c_str(), &room) == 1;
 }
 
 }  // namespace
@@ -52,6 +58,15 @@ Result<Settings> ParseSettings(const std::function<const char*(const char*)>& ge
     if (settings.ctx < 256 || settings.ctx > INT32_MAX - 256) {
       return Wrong("TERSEKV_CTX", v, "a number of tokens from 256 on, or auto: as many as the bytes hold");
     }
+  }
+  if (const auto v = read("TERSEKV_STATUS_PORT"); !v.empty()) {
+    const int64_t port = ParseWhole(v).value_or(-1);
+    if (port < 0 || port > 65535) return Wrong("TERSEKV_STATUS_PORT", v, "a port from 1 to 65535, or 0: a free one");
+    settings.status_port = static_cast<int>(port);
+  }
+  if (const auto v = read("TERSEKV_STATUS_HOST"); !v.empty()) {
+    settings.status_host = v;
+    if (!IsAddress(settings.status_host)) return Wrong("TERSEKV_STATUS_HOST", v, "an address, as 127.0.0.1 or ::1");
   }
   if (const auto v = read("TERSEKV_PREFILL"); !v.empty() && v != "decode") {
     return Wrong("TERSEKV_PREFILL", v,

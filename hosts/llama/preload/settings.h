@@ -21,6 +21,8 @@ struct Settings {
   size_t kv_bytes = 0;  // 0 = what the requested context takes in f16
   int64_t ctx = 0;      // 0 = as the program asks, kAutoCtx = what the bytes hold
   bool strict = false;
+  int status_port = -1;  // -1 = none, 0 = a free one
+  std::string status_host = "127.0.0.1";
   int log = 1;  // 0 errors, 1 a few lines a context, 2 a line a call
 
   static constexpr int64_t kAutoCtx = -1;
