@@ -29,7 +29,7 @@ Hook::Hook(KvCache* cache, HostLayers layers, HostMode mode, int threads, Statis
 }
 
 void Hook::Begin(std::span<const StepToken> tokens, DraftRows* draft, std::span<const uint32_t> rows) {
-  TERSEKV_CHECK(rows.empty() || (rows.size() == tokens.size() && draft == nullptr && sink_ == nullptr));
+  TERSEKV_CHECK(rows.empty() || (rows.size() == tokens.size() && draft == nullptr));
   tokens_.assign(tokens.begin(), tokens.end());
   rows_.assign(rows.begin(), rows.end());
   draft_ = draft;
@@ -191,13 +191,10 @@ void Hook::Attend(ggml_tensor* node, int worker, int workers) {
   queries.out_token_stride = static_cast<ptrdiff_t>(node->nb[2]);
   const int layer = Ordinal(ReadNode(node).layer);
   params.window = layers_.windows[static_cast<size_t>(layer)];
-  if (sink_ != nullptr) sink_->Attend(layer, params, queries, worker, workers);
-  if (shared_.active()) {
-    cache_->Attend(layer, params, shared_.Spread(queries, layer, worker), worker, workers);
-    shared_.Gather(queries, layer, workers);
-  } else {
-    cache_->Attend(layer, params, queries, worker, workers);
-  }
+  const Queries asked = shared_.active() ? shared_.Spread(queries, layer, worker) : queries;
+  if (sink_ != nullptr) sink_->Attend(layer, params, asked, worker, workers);
+  cache_->Attend(layer, params, asked, worker, workers);
+  if (shared_.active()) shared_.Gather(queries, layer, workers);
   if (worker == 0) {
     attention_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }

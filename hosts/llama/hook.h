@@ -35,7 +35,7 @@ class Hook {
   // Around one llama_decode of these tokens, in batch order. draft: takes the rows of the one forward pass, and the
   // cache stays as it was.
   // rows: where tokens belong to several sequences, there is one of `tokens` for each of them, and this is the number
-  // of its token in the batch; empty: each has its own. Not with a draft or a sink.
+  // of its token in the batch; empty: each has its own. Not with a draft.
   void Begin(std::span<const StepToken> tokens, DraftRows* draft = nullptr, std::span<const uint32_t> rows = {});
   // ok: the engine's own verdict. Commits the last forward pass, or takes it back; any failure of ours is returned.
   Status End(bool ok);

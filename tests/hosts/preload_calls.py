@@ -25,7 +25,11 @@ class Batch(ctypes.Structure):
 def engine(llama_bin):
     """The functions as a program's loader would find them: the object in front comes first."""
     ctypes.CDLL(glob.glob(f"{llama_bin}/../lib/libllama.so")[0], mode=ctypes.RTLD_GLOBAL)
-    e = ctypes.CDLL(None)
+    return declare(ctypes.CDLL(None))
+
+
+def declare(e):
+    """The library with the kinds of its functions' arguments."""
     for name, result, *arguments in (
             ("llama_log_set", None, pointer, pointer),
             ("llama_model_default_params", ModelParams), ("llama_context_default_params", ContextParams),

@@ -52,7 +52,7 @@ class StatusPort(unittest.TestCase):
     def setUpClass(cls):
         cls.port = preload.free_port()
         cls.server = preload.Server(SERVER, MODEL, ["-c", 4096, "-np", 4, "-kvu", "-b", 256, "-ub", 128],
-                                    preload.environment(SO, "k4v4", STATUS_PORT=cls.port)).__enter__()
+                                    preload.environment(SO, "k4v4", STATUS_PORT=cls.port, DRIFT=4)).__enter__()
         cls.addClassCleanup(cls.server.__exit__)
 
     def get(self, path, method="GET"):
@@ -90,6 +90,9 @@ class StatusPort(unittest.TestCase):
         self.assertLessEqual(used["used"], used["budget"])
         self.assertAlmostEqual(after["ratio"], used["f16"] / used["used"], places=6)
         self.assertGreater(after["attention_ms_per_token"], 0)
+        drift = after["drift"]
+        self.assertGreater(drift["checks"], 0)
+        self.assertTrue(0 < drift["last"] <= drift["largest"] < 0.35 and drift["warnings"] == 0, drift)
         values = metrics(self.get("/metrics")[1])
         self.assertEqual(one(values, "tersekv_bytes", 'kind="pages"'), used["pages"])
         self.assertEqual(one(values, "tersekv_tokens", 'stored="packed"'), after["tokens_packed"])

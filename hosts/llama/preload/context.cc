@@ -52,17 +52,19 @@ int Threads(const llama_context_params& params) {
 }  // namespace
 
 Context::Context(std::shared_ptr<const Model> model, const Sizes& sizes, std::unique_ptr<KvCache> cache, HostMode mode,
-                 int threads)
+                 int threads, const Settings& settings)
     : model_(std::move(model)),
       sizes_(sizes),
       history_(std::move(cache)),
       mode_(mode),
-      hook_(history_.cache(), model_->layers, mode, threads),
+      drift_(history_.cache(), settings.drift, settings.drift_limit),
+      hook_(history_.cache(), model_->layers, mode, threads, drift_.active() ? &drift_ : nullptr),
       rotator_(model_->layers),
       state_(&history_, IdentityOf(model_->info), sizes_) {
   static std::atomic<int> made = 0;
   id_ = ++made;
   watch_->context = this;
+  history_.SetEdited([this](int32_t seq) { drift_.Edited(seq); });
 }
 
 Context::~Context() {
@@ -85,7 +87,7 @@ Result<std::unique_ptr<Context>> Context::Create(std::shared_ptr<const Model> mo
   trial.threads = std::clamp(params.params.n_threads, 1, 512);
   const Result<HostMode> mode = ChooseMode(*model, trial);
   if (!mode) return mode.error();
-  std::unique_ptr<Context> context(new Context(model, *sizes, std::move(*cache), *mode, trial.threads));
+  std::unique_ptr<Context> context(new Context(model, *sizes, std::move(*cache), *mode, trial.threads, settings));
   const auto make = Recast<InitFromWide>(&llama_init_from_model);
   context->handle_ = make(model->model, StagingParams(params, *sizes, &context->hook_));
   if (context->handle_ == nullptr) return Internal("llama.cpp makes no context, see its own messages");
@@ -98,15 +100,19 @@ Result<std::unique_ptr<Context>> Context::Create(std::shared_ptr<const Model> mo
   return context;
 }
 
-// Two tokens through the very context that the program gets.
+// Two tokens through the very context that the program gets, at once if its batch takes them.
 Status Context::Try() {
   llama_token tokens[] = {0, 0};
-  llama_batch batch = llama_batch_get_one(tokens, 2);
   llama_pos positions[] = {0, 1};
-  batch.pos = positions;
   const BatchToken trial[] = {{0, {0}}, {1, {0}}};
+  const uint32_t at_once = std::min(2u, sizes_.batch);
   hook_.SetNext(Rotator::Observe, &rotator_);
-  const int rc = Decode(trial, [&] { return llama_decode(handle_, batch); });
+  int rc = 0;
+  for (uint32_t i = 0; i < 2 && rc == 0; i += at_once) {
+    llama_batch batch = llama_batch_get_one(tokens + i, static_cast<int32_t>(at_once));
+    batch.pos = positions + i;
+    rc = Decode({trial + i, at_once}, [&] { return llama_decode(handle_, batch); });
+  }
   Clear(true);
   activity_ = {};
   attention_before_ = hook_.attention_seconds();
@@ -205,6 +211,7 @@ int Context::Run(std::span<const BatchToken> batch, const std::function<int()>& 
   llama_memory_clear(memory_, false);
   if (rc == 0 && status.ok()) {
     history_.Changed();
+    if (const std::string drift = drift_.Ended(); !drift.empty()) Say(1, "{}", drift);
     return 0;
   }
   history_.GoBack(mark);
@@ -230,6 +237,7 @@ ContextReport Context::Report() const {
   report.budget = sizes_.budget;
   report.activity = activity_;
   report.activity.attention_seconds = hook_.attention_seconds() - attention_before_;
+  report.drift = drift_.report();
   report.broken = broken_;
   if (broken_) return report;  // a step may be open
   report.usage = cache.Usage();

@@ -12,6 +12,7 @@
 #include "hosts/llama/hook.h"
 #include "hosts/llama/model.h"
 #include "hosts/llama/preload/abi.h"
+#include "hosts/llama/preload/drift.h"
 #include "hosts/llama/preload/history.h"
 #include "hosts/llama/preload/rotator.h"
 #include "hosts/llama/preload/settings.h"
@@ -57,7 +58,7 @@ class Context {
 
  private:
   Context(std::shared_ptr<const Model> model, const Sizes& sizes, std::unique_ptr<KvCache> cache, HostMode mode,
-          int threads);
+          int threads, const Settings& settings);
   Status Try();
   int Run(std::span<const BatchToken> batch, const std::function<int()>& run);
   int Check(std::span<const BatchToken> batch) const;
@@ -67,6 +68,7 @@ class Context {
   Sizes sizes_;
   History history_;
   HostMode mode_;
+  DriftProbe drift_;
   Hook hook_;
   Rotator rotator_;
   StateCodec state_;

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models and contexts: which of them are ours, and what ours say of their sizes.
+#include <unistd.h>
+
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "hosts/llama/preload/abi.h"
 #include "hosts/llama/preload/interpose.h"
 #include "hosts/llama/preload/policy.h"
+#include "hosts/llama/preload/reach.h"
 
 namespace tersekv::llama::preload {
 namespace {
@@ -27,12 +31,27 @@ struct Made {
   bool pass = false;  // it is the real function's turn
 };
 
+// Once a process; whether there are some.
+bool SayUnknownVariables() {
+  static const bool some = [] {
+    const std::vector<std::string> unknown = UnknownVariables(environ);
+    for (const std::string& name : unknown) {
+      Say(0, "{} is no variable of this version, nothing reads it: docs/serving.md and `tersekv doctor` list them",
+          name);
+    }
+    return !unknown.empty();
+  }();
+  return some;
+}
+
 Made Make(llama_model* model, const WideContextParams& params) {
+  ContextAsked();
   const Result<Settings>& settings = TheSettings();
   if (!settings) {
     Say(0, "refused: {}", settings.error().message());
     return {};
   }
+  if (settings->active() && SayUnknownVariables() && settings->strict) return {};
   if (!settings->active() || model == nullptr || Registry::Get().HowLoaded(model).measuring) return {nullptr, true};
   std::shared_ptr<const Model> described;
   Decision decision = Decide(model, params, &described);

@@ -129,6 +129,11 @@ Json ToJson(const ContextReport& c) {
           {"calls_full", c.activity.full},
           {"calls_refused", c.activity.refused},
           {"calls_failed", c.activity.failed},
+          {"drift",
+           {{"checks", c.drift.checks},
+            {"warnings", c.drift.warnings},
+            {"last", c.drift.last},
+            {"largest", c.drift.largest}}},
           {"broken", c.broken}};
 }
 
@@ -230,6 +235,14 @@ std::string ToPrometheus(const ProcessReport& report) {
           put("result=\"refused\"", static_cast<double>(c.activity.refused));
           put("result=\"failed\"", static_cast<double>(c.activity.failed));
         });
+  m.AddOne("tersekv_drift_checks_total", "counter", "Checks of packed rows against raw ones.",
+           [](const ContextReport& c) { return static_cast<double>(c.drift.checks); });
+  m.AddOne("tersekv_drift_warnings_total", "counter", "Checks above the limit.",
+           [](const ContextReport& c) { return static_cast<double>(c.drift.warnings); });
+  m.Add("tersekv_drift_relative_error", "gauge", "Of attention over packed rows.", [](const auto& c, const auto& put) {
+    put("of=\"last\"", c.drift.last);
+    put("of=\"largest\"", c.drift.largest);
+  });
   m.AddProcess("tersekv_contexts_total", "counter", "Contexts that the program asked for, by what was done.",
                {{"result=\"packed\"", static_cast<double>(report.contexts_packed)},
                 {"result=\"passed\"", static_cast<double>(report.contexts_passed)},

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "hosts/llama/preload/drift.h"
 #include "tersekv/cache.h"
 
 namespace tersekv::llama::preload {
@@ -40,6 +41,7 @@ struct ContextReport {
   int64_t pages = 0, pages_shared = 0;  // in one layer; shared: held by several slots
   std::vector<SlotReport> slots;        // that hold tokens
   Activity activity;
+  DriftReport drift;
   bool broken = false;
 };
 
