@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients of llama-server with a packed history: preload_clients_test.py PRELOAD LLAMA_BIN [TEST...].
 
-Answers that a JSON schema asks for keep it, fifty of fifty; curl and the openai package both stream. A real
+Answers that a JSON schema asks for, and arguments of tools, keep it, fifty of fifty each; curl and the openai package both stream. A real
 model (TERSEKV_TEST_MODEL, or where scripts/setup.sh puts it); the package is found in the Python that
 scripts/lib.sh's clients_venv names, or in TERSEKV_TEST_CLIENTS_PYTHON.
 """
@@ -30,6 +30,15 @@ SCHEMA = {"type": "object", "properties": {
 
 SYSTEM = "You answer about animals. " + preload.TEXT[:1600]  # longer than the raw window, and reused from slot to request
 
+# Calls that went before: a small model makes one because it has seen some. What it then writes is the grammar's.
+CALLS = [({"name": "Tom", "kind": "cat", "age": 12, "colours": ["black"]}, "Tom, an old cat of 12 years"),
+         ({"name": "Kiki", "kind": "bird", "age": 2, "colours": ["green", "white"]}, "a bird of 2 years, Kiki"),
+         ({"name": "Minka", "kind": "cat", "age": 7, "colours": ["grey"]}, "a grey cat of 7 years, Minka")]
+CALLED = [message for i, (value, what) in enumerate(CALLS) for message in (
+    {"role": "user", "content": f"Number {i + 100}: tell me about {what}."},
+    {"role": "assistant", "content": "", "tool_calls": [{"id": f"call{i}", "type": "function", "function": {
+        "name": "note_animal", "arguments": json.dumps(value)}}]})]
+
 OPENAI_CLIENT = """
 import json, sys, openai
 client = openai.OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0, timeout=240)
@@ -56,7 +65,8 @@ def openai_python():
 class Clients(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = preload.Server(SERVER, preload.MODEL, ["-c", 8192, "-np", 4, "-kvu", "-b", 512, "-ub", 512],
+        cls.server = preload.Server(SERVER, preload.MODEL, ["-c", 8192, "-np", 4, "-kvu", "-b", 512, "-ub", 512, "--jinja", "--chat-template-file",
+                                                             preload.ROOT / "tests/hosts/chat_with_tools.jinja"],
                                     preload.environment(SO, "k4v4")).__enter__()
         cls.addClassCleanup(cls.server.__exit__)
         assert "packed as k4v4" in cls.server.said(), cls.server.said()[-2000:]
@@ -71,9 +81,9 @@ class Clients(unittest.TestCase):
         self.assertEqual(len(answers), 50)
         self.assertGreater(len({json.dumps(a) for a in answers}), 5)  # the model chose something
 
-    def chat(self, prompt, **more):
+    def chat(self, prompt, before=(), **more):
         answer = self.server.post("/v1/chat/completions", {
-            "messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": prompt}],
+            "messages": [{"role": "system", "content": SYSTEM}, *before, {"role": "user", "content": prompt}],
             "max_tokens": 200, "temperature": 0, **more})
         self.assertNotIn("error", answer)
         return answer["choices"][0]
@@ -103,6 +113,21 @@ class Clients(unittest.TestCase):
             return value
 
         self.fifty(schema)
+
+    def test_tools_fifty_of_fifty(self):
+        tools = [{"type": "function", "function": {"name": "note_animal", "description": "Writes an animal down.",
+                                                   "parameters": SCHEMA}}]
+
+        def call(prompt):
+            choice = self.chat(prompt, CALLED, tools=tools, tool_choice="required")
+            self.assertEqual(choice["finish_reason"], "tool_calls", choice)
+            (made,) = choice["message"]["tool_calls"]
+            self.assertEqual(made["function"]["name"], "note_animal")
+            value = json.loads(made["function"]["arguments"])
+            self.valid(value, SCHEMA)
+            return value
+
+        self.fifty(call)
 
     def test_curl_streams(self):
         if not shutil.which("curl"):
