@@ -7,10 +7,12 @@ a fixed pool whose greedy answers must be the same each time, and it hangs up on
 the server and its children is sampled; over the second half it should be flat. Standard library only; Linux.
 
   serve_load.py --minutes 30 --clients 16 --text book.txt --json load.json \\
-    --run 'k4v4=build/release/cli/tersekv exec --kv k4v4 -- llama-server -m M.gguf -np 16 -c 139264 -kvu -b 512 -ub 512' \\
-    --run 'stock-f16=llama-server -m M.gguf -np 4 -c 34816' --run 'stock-q8_0=llama-server -m M.gguf -np 8 -c 69632 -fa on -ctk q8_0 -ctv q8_0'
+    --run 'k4v4=build/release/cli/tersekv exec --kv k4v4 -- llama-server -m M.gguf -np 16 -c 139264 -kvu -b 512 -ub 512 -cram 256' \\
+    --run 'stock-f16=llama-server -m M.gguf -np 4 -c 34816 -cram 256' \\
+    --run 'stock-q8_0=llama-server -m M.gguf -np 8 -c 69632 -fa on -ctk q8_0 -ctv q8_0 -cram 256'
 
-What fits into the same memory says `tersekv plan -m M.gguf --memory 4G --contexts 8704` (slots of so many tokens). A
+llama-server's own prompt cache grows for a long time (-cram, 8 GiB by itself): give all the same small one. Memory that
+its history has not filled yet grows too: the first half should fill it. What fits into the same memory says `tersekv plan -m M.gguf --memory 4G --contexts 8704` (slots of so many tokens). A
 command may begin with NAME=VALUE for its environment. Exit code: 0, or 1 when a server ended by itself, requests failed,
 memory grew or, with --strict-greedy, an answer of the pool changed."""
 import argparse
