@@ -32,6 +32,8 @@ Status SetVariables(const PreloadOptions& options) {
   set("TERSEKV_CTX", options.ctx);
   if (options.bits != 0) set("TERSEKV_BITS", fmt::format("{}", options.bits));
   if (options.strict) set("TERSEKV_STRICT", "1");
+  if (options.status_port >= 0) set("TERSEKV_STATUS_PORT", fmt::format("{}", options.status_port));
+  set("TERSEKV_STATUS_HOST", options.status_host);
   return {};
 }
 
@@ -46,6 +48,10 @@ void AddPreloadOptions(CLI::App* app, PreloadOptions* options) {
   app->add_option("--kv-ctx", options->ctx,
                   "Tokens of the context whatever the program asks for, or auto: what the bytes hold");
   app->add_flag("--strict", options->strict, "Refuse what cannot be packed instead of leaving it to llama.cpp");
+  app->add_option("--status-port", options->status_port,
+                  "Show memory by slot and layer, ratio and speed at this port; 0: a free one, which is printed")
+      ->check(CLI::Range(0, 65535));
+  app->add_option("--status-host", options->status_host, "Address of the status port; 127.0.0.1 when not given");
 }
 
 }  // namespace

@@ -16,6 +16,8 @@ struct PreloadOptions {
   std::string kv = "k4v4", profile, kv_bytes, ctx;
   double bits = 0;
   bool strict = false;
+  int status_port = -1;  // -1: none
+  std::string status_host;
 };
 
 struct ExecOptions {

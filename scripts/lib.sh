@@ -29,7 +29,7 @@ step() {
 # shellcheck disable=SC2034  # of the scripts that source this
 APT_PACKAGES=(
   build-essential cmake ninja-build git python3 python3-dev python3-venv python3-pip
-  libhwy-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev libfmt-dev
+  libhwy-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev libfmt-dev libboost-dev
   clang-format jargon-text
 )
 
@@ -133,6 +133,10 @@ fill_venv() { # FOLDER LIST
 # Where the tests of the Python package run: torch and transformers, so a few GB; named after its list.
 python_venv() { echo "$CACHE/venv-python-$(sha256sum "$ROOT/tests/python/requirements.txt" | cut -c1-8)"; }
 make_python_venv() { fill_venv "$(python_venv)" "$ROOT/tests/python/requirements.txt"; }
+
+# Clients of a server, for tests.
+clients_venv() { echo "$CACHE/venv-clients-$(sha256sum "$ROOT/tests/hosts/requirements.txt" | cut -c1-8)"; }
+make_clients_venv() { fill_venv "$(clients_venv)" "$ROOT/tests/hosts/requirements.txt"; }
 
 # Python packages of the test helpers; made again when their list changes.
 make_venv() {

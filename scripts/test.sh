@@ -60,6 +60,7 @@ run_ctest() { # PRESET [CTEST ARGUMENT...]
 
 release_tests() {
   step "Python packages of the tests" make_venv
+  step "clients of the tests" make_clients_venv
   step "torch and transformers" make_python_venv
   step "build release" build release
   step "tests release" run_ctest release

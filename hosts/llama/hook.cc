@@ -28,8 +28,10 @@ Hook::Hook(KvCache* cache, HostLayers layers, HostMode mode, int threads, Statis
   if (mode_ == HostMode::kOverwrite) pool_ = std::make_unique<ThreadPool>(threads);
 }
 
-void Hook::Begin(std::span<const StepToken> tokens, DraftRows* draft) {
+void Hook::Begin(std::span<const StepToken> tokens, DraftRows* draft, std::span<const uint32_t> rows) {
+  TERSEKV_CHECK(rows.empty() || (rows.size() == tokens.size() && draft == nullptr));
   tokens_.assign(tokens.begin(), tokens.end());
+  rows_.assign(rows.begin(), rows.end());
   draft_ = draft;
   next_ = 0;
   status_ = Status();
@@ -45,11 +47,11 @@ Status Hook::End(bool ok) {
     }
   }
   if (!ok) return status_;
-  if (status_.ok() && next_ != tokens_.size()) {
+  if (status_.ok() && next_ != BatchRows()) {
     status_ =
         Internal(fmt::format("the engine ran {} of {} tokens through the hook: this llama.cpp builds its graph in a "
                              "way this version does not know",
-                             next_, tokens_.size()));
+                             next_, BatchRows()));
   }
   return status_;
 }
@@ -117,11 +119,21 @@ void Hook::StartPass(const ggml_tensor* node) {
     }
   }
   const size_t n = static_cast<size_t>(node->src[0]->ne[1]);
-  if (next_ + n > tokens_.size()) {
-    status_ = Internal(fmt::format("the engine runs {} tokens where {} were given", next_ + n, tokens_.size()));
+  if (next_ + n > BatchRows()) {
+    status_ = Internal(fmt::format("the engine runs {} tokens where {} were given", next_ + n, BatchRows()));
   }
   if (!status_.ok()) return;
-  const auto step = std::span(tokens_).subspan(next_, n);
+  std::vector<uint32_t> rows;
+  auto step = std::span(tokens_).subspan(rows_.empty() ? next_ : 0);
+  if (rows_.empty()) {
+    step = step.first(n);
+  } else {
+    const auto begin = std::lower_bound(rows_.begin(), rows_.end(), next_);
+    const auto end = std::lower_bound(begin, rows_.end(), next_ + n);
+    step = step.subspan(static_cast<size_t>(begin - rows_.begin()), static_cast<size_t>(end - begin));
+    for (auto row = begin; row != end; ++row) rows.push_back(*row - static_cast<uint32_t>(next_));
+  }
+  shared_.Start(cache_->config(), rows);
   if (sink_ != nullptr) status_ = sink_->BeginStep(step);
   if (status_.ok()) status_ = cache_->BeginStep(step);
   in_step_ = status_.ok();
@@ -143,7 +155,13 @@ void Hook::Store(const ggml_tensor* node, int worker, int workers) {
 
 void Hook::WriteRows(int layer, Kv side, const ggml_tensor* rows, int worker, int workers) {
   const auto* data = static_cast<const float*>(rows->data);
-  const auto stride = static_cast<ptrdiff_t>(rows->nb[1]);
+  auto stride = static_cast<ptrdiff_t>(rows->nb[1]);
+  if (shared_.active()) {
+    const LayerShape& shape = cache_->config().layers[static_cast<size_t>(layer)];
+    const auto width = static_cast<size_t>(shape.kv_heads * (side == Kv::kK ? shape.head_dim_k : shape.head_dim_v));
+    data = shared_.Spread(data, stride, width, worker);
+    stride = static_cast<ptrdiff_t>(width * sizeof(float));
+  }
   cache_->WriteRows(layer, side, data, stride, worker, workers);
   if (sink_ != nullptr) sink_->WriteRows(layer, side, data, stride, worker, workers);
   if (draft_ != nullptr && worker == 0) draft_->Store(layer, side, data, stride);
@@ -173,8 +191,10 @@ void Hook::Attend(ggml_tensor* node, int worker, int workers) {
   queries.out_token_stride = static_cast<ptrdiff_t>(node->nb[2]);
   const int layer = Ordinal(ReadNode(node).layer);
   params.window = layers_.windows[static_cast<size_t>(layer)];
-  if (sink_ != nullptr) sink_->Attend(layer, params, queries, worker, workers);
-  cache_->Attend(layer, params, queries, worker, workers);
+  const Queries asked = shared_.active() ? shared_.Spread(queries, layer, worker) : queries;
+  if (sink_ != nullptr) sink_->Attend(layer, params, asked, worker, workers);
+  cache_->Attend(layer, params, asked, worker, workers);
+  if (shared_.active()) shared_.Gather(queries, layer, workers);
   if (worker == 0) {
     attention_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }

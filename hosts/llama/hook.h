@@ -11,6 +11,7 @@
 #include "hosts/llama/draft_rows.h"
 #include "hosts/llama/graph.h"
 #include "hosts/llama/layers.h"
+#include "hosts/llama/shared_rows.h"
 #include "src/base/thread_pool.h"
 #include "tersekv/cache.h"
 #include "tersekv/calibration.h"
@@ -33,7 +34,9 @@ class Hook {
 
   // Around one llama_decode of these tokens, in batch order. draft: takes the rows of the one forward pass, and the
   // cache stays as it was.
-  void Begin(std::span<const StepToken> tokens, DraftRows* draft = nullptr);
+  // rows: where tokens belong to several sequences, there is one of `tokens` for each of them, and this is the number
+  // of its token in the batch; empty: each has its own. Not with a draft.
+  void Begin(std::span<const StepToken> tokens, DraftRows* draft = nullptr, std::span<const uint32_t> rows = {});
   // ok: the engine's own verdict. Commits the last forward pass, or takes it back; any failure of ours is returned.
   Status End(bool ok);
 
@@ -52,6 +55,7 @@ class Hook {
   void Store(const ggml_tensor* node, int worker, int workers);
   void Attend(ggml_tensor* node, int worker, int workers);
   bool Ours(ggml_tensor* node, bool ask);
+  size_t BatchRows() const { return rows_.empty() ? tokens_.size() : rows_.back() + size_t{1}; }
   int Ordinal(int layer) const { return layers_.ordinals[static_cast<size_t>(layer)]; }
   void WriteRows(int layer, Kv side, const ggml_tensor* rows, int worker, int workers);
 
@@ -61,7 +65,9 @@ class Hook {
   StatisticsSink* sink_;
   std::unique_ptr<ThreadPool> pool_;  // overwrite mode
   std::vector<StepToken> tokens_;
-  size_t next_ = 0;  // first token of the next forward pass
+  std::vector<uint32_t> rows_;  // as Begin's, or empty
+  SharedRows shared_;
+  size_t next_ = 0;  // first row of the next forward pass
   bool in_step_ = false;
   DraftRows* draft_ = nullptr;
   Status status_;

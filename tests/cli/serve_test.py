@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -133,8 +134,11 @@ class Serve(unittest.TestCase):
         self.assertEqual(server.wait(30), 0)
 
     def test_serve(self):
-        server, port, said = self.started()
+        server, port, said = self.started("--status-port", "0")
         self.assertIn("k4v4", said)
+        status = re.search(r"tersekv: status at (\S+) ", said)[1]
+        with urllib.request.urlopen(status + "metrics", timeout=60) as answer:
+            self.assertIn('tersekv_contexts_total{result="packed"} 1\n', answer.read().decode())
         request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(
             {"prompt": "On day 1", "max_tokens": 4, "temperature": 0}).encode(), {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as answer:

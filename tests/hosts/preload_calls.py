@@ -11,7 +11,9 @@ class ModelParams(ctypes.Structure):
 
 
 class ContextParams(ctypes.Structure):  # what a caller sets, and room
-    _fields_ = [(n, ctypes.c_uint32) for n in ("n_ctx", "n_batch", "n_ubatch", "n_seq_max")] + [("rest", ctypes.c_char * 496)]
+    _fields_ = [(n, ctypes.c_uint32) for n in ("n_ctx", "n_batch", "n_ubatch", "n_seq_max")] + [
+        ("counts_and_kinds", c_int * 9), ("flash_attn_type", c_int), ("rope", c_int * 12), ("type_k", c_int), ("type_v", c_int),
+        ("flags", c_bool * 21), ("kv_unified", c_bool), ("rest", ctypes.c_char * 378)]
 
 
 class Batch(ctypes.Structure):
@@ -23,7 +25,11 @@ class Batch(ctypes.Structure):
 def engine(llama_bin):
     """The functions as a program's loader would find them: the object in front comes first."""
     ctypes.CDLL(glob.glob(f"{llama_bin}/../lib/libllama.so")[0], mode=ctypes.RTLD_GLOBAL)
-    e = ctypes.CDLL(None)
+    return declare(ctypes.CDLL(None))
+
+
+def declare(e):
+    """The library with the kinds of its functions' arguments."""
     for name, result, *arguments in (
             ("llama_log_set", None, pointer, pointer),
             ("llama_model_default_params", ModelParams), ("llama_context_default_params", ContextParams),

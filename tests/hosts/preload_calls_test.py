@@ -58,6 +58,34 @@ def fill(model):
     return out
 
 
+def shared_tokens(model):
+    """Logits of three endings behind a start that belongs to three sequences at once, and behind one of each."""
+    e = calls.engine(LLAMA_BIN)
+    start, ends = [(7 * i) % 97 + 1 for i in range(150)], [[3, 5, 8], [13, 21], [34, 55, 89, 90]]
+    out = {}
+    for way in ("at once", "each"):
+        _, context, memory = calls.open_context(e, model, n_ctx=2048, n_batch=512, n_ubatch=64, n_seq_max=3, kv_unified=True,
+                                                flash_attn_type=0, type_k=0, type_v=0)  # stock: f32
+        if way == "at once":  # the start and the ends in one batch, as llama-perplexity's hellaswag has them
+            tokens = [(t, i, [0, 1, 2], i == 149) for i, t in enumerate(start)]
+        else:
+            tokens = [(t, i, [s], i == 149 and s == 0) for s in range(3) for i, t in enumerate(start)]
+        tokens += [(t, 150 + i, [s], True) for s, end in enumerate(ends) for i, t in enumerate(end)]
+        code = calls.decode(e, context, tokens)
+        assert code == 0, code
+        rows = [e.llama_get_logits_ith(context, i)[:320] for i, t in enumerate(tokens) if t[3]]
+        # A step of one shared token, and one more behind it.
+        code = calls.decode(e, context, [(11, 150 + len(ends[0]), [0], True)])
+        assert code == 0, code
+        out[way] = {"rows": rows + [e.llama_get_logits_ith(context, 0)[:320]],
+                    "last": [e.llama_memory_seq_pos_max(memory, s) for s in range(3)]}
+    # Refused whole: a sequence that is not there, positions that are not the next ones of each.
+    out["codes"] = [calls.decode(e, context, [(1, 154, [0, 3], True)]), calls.decode(e, context, [(1, 154, [0, 1], True)]),
+                    calls.decode(e, context, [(1, 154, [0, 2], True)])]
+    out["after"] = [e.llama_memory_seq_pos_max(memory, s) for s in range(3)]
+    return out
+
+
 class Calls(unittest.TestCase):
     def inside(self, function, kv, model=preload.random_model, **variables):
         done = subprocess.run([sys.executable, "-B", __file__, SO, LLAMA_BIN, "--inside", function.__name__, model()],
@@ -81,6 +109,23 @@ class Calls(unittest.TestCase):
             self.assertEqual(out["code"], 0, said)
             self.assertEqual(out["tokens"], out["n_ctx"])
             self.assertGreater(out["n_ctx"], 2048)
+
+    def test_tokens_of_several_sequences(self):
+        for kv, limit in (("f32", 1e-4), ("k4v4", 1e-3)):
+            out, said = self.inside(shared_tokens, kv)
+            for a, b in zip(out["at once"]["rows"], out["each"]["rows"], strict=True):
+                scale = max(map(abs, b))
+                self.assertLess(max(abs(x - y) for x, y in zip(a, b, strict=True)), limit * scale, kv)
+            self.assertEqual(out["at once"]["last"], out["each"]["last"])
+            self.assertEqual(out["each"]["last"], [153, 151, 153])
+            self.assertEqual(out["codes"], [-1, -1, 0], said)
+            self.assertEqual(out["after"], [154, 151, 154])
+
+    def test_tokens_of_several_sequences_are_those_of_stock(self):
+        stock, _ = self.inside(shared_tokens, None)
+        ours, _ = self.inside(shared_tokens, "f32")
+        for a, b in zip(stock["at once"]["rows"], ours["at once"]["rows"], strict=True):
+            self.assertLess(max(abs(x - y) for x, y in zip(a, b, strict=True)), 2e-4 * max(map(abs, a)))
 
 
 if __name__ == "__main__":

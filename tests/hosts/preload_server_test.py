@@ -65,6 +65,10 @@ def chunks(server):
     return {"a": server.complete([1] + t[:100] + t[300:600], 8), "b": server.complete([1] + t[:100] + t[400:600], 8)}
 
 
+def drafts(server):
+    return {str(i): server.complete(TEXT[i * 500:i * 500 + 600], 40) for i in range(3)}
+
+
 CASES = {  # requests, arguments of the server
     "chat": (chat, ["-c", 2048, "-np", 2, "-b", 256, "-ub", 128]),
     "slots": (slots, ["-c", 4096, "-np", 4, "-b", 256, "-ub", 128]),
@@ -73,6 +77,8 @@ CASES = {  # requests, arguments of the server
     "cache_ram": (cache_ram, ["-c", 2048, "-np", 1, "--cache-ram", 300, "-b", 256, "-ub", 128]),
     "shift": (shift, ["-c", 512, "-np", 1, "--context-shift", "-b", 128, "-ub", 128]),
     "chunks": (chunks, ["-c", 1024, "-np", 1, "--cache-reuse", 16, "--cache-ram", 0, "-b", 256, "-ub", 128]),
+    "draft": (drafts, ["-c", 2048, "-np", 1, "-b", 256, "-ub", 128, "--spec-type", "draft-simple", "--spec-draft-n-max", 6,
+                       "-md", preload.RANDOM_MODEL]),
 }
 
 

@@ -28,15 +28,25 @@ class Symbols(unittest.TestCase):
                 self.assertRegex(name, "^llama_")
 
 
+def whole(test, arguments, env, pattern, count):
+    """What llama-perplexity printed that matches, and all of it. It can end on a busy machine before its last lines are
+    out, stock too: then once more."""
+    for _ in range(8):
+        code, said = preload.run([PERPLEXITY, *arguments], env)
+        test.assertEqual(code, 0, said[-2000:])
+        found = re.findall(pattern, said)
+        if len(found) >= count:
+            break
+    return found, said
+
+
 class Perplexity(unittest.TestCase):
     def perplexity(self, env, *arguments, model=MODEL):
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as text:
             text.write(preload.TEXT[:9000])
             text.flush()
-            code, said = preload.run([PERPLEXITY, "-m", model, "-f", text.name, "-c", 512, "-b", 1024, "--chunks", 4,
-                                      "-t", 2, *arguments], env)
-        self.assertEqual(code, 0, said[-2000:])
-        return re.findall(r"\[\d+\](\d+\.\d+)", said), said
+            return whole(self, ["-m", model, "-f", text.name, "-c", 512, "-b", 1024, "--chunks", 4, "-t", 2, *arguments], env,
+                         r"\[\d+\](\d+\.\d+)", 4)
 
     def test_f32_equals_stock_to_four_digits(self):
         stock, _ = self.perplexity(preload.environment(), *preload.STOCK)
@@ -56,7 +66,38 @@ class Perplexity(unittest.TestCase):
                 self.assertAlmostEqual(float(a), float(b), delta=limit * float(a))
 
 
+class Hellaswag(unittest.TestCase):
+    """Tasks in its form: a start, the number of its true ending, four endings; the start is of four sequences at once."""
+
+    def score(self, env, *arguments):
+        words = preload.TEXT.split(" ")
+        lines = []
+        for i in range(12):
+            at = [40 * i + 250 * j for j in range(4)]
+            lines += [" ".join(words[at[0]:at[0] + 25]), str(i % 4)]
+            endings = [" ".join(words[a + 25:a + 33]) for a in at]
+            endings[0], endings[i % 4] = endings[i % 4], endings[0]
+            lines += endings
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as tasks:
+            tasks.write("\n".join(lines) + "\n")
+            tasks.flush()
+            return whole(self, ["-m", MODEL, "--hellaswag", "-f", tasks.name, "--hellaswag-tasks", 12, "-t", 2, "-c", 2048, "-b",
+                                2048, *arguments], env, r"(?m)^(\d+)\s+(\d+\.\d+)%", 12)
+
+    def test_f32_is_stock_and_packed_runs(self):
+        stock, said = self.score(preload.environment(), *preload.STOCK)
+        self.assertEqual(len(stock), 12, said[-2000:])
+        ours, said = self.score(preload.environment(SO, "f32"))
+        self.assertIn("packed as f32", said)
+        self.assertEqual(ours, stock)
+        packed, said = self.score(preload.environment(SO, "k4v4"))
+        self.assertIn("packed as k4v4", said)
+        self.assertEqual(len(packed), 12, said[-2000:])
+
+
 class Variables(unittest.TestCase):
+    tried = set()
+
     def bench(self, env, *arguments):
         return preload.run([BENCH, "-m", MODEL, "-p", 32, "-n", 4, "-t", 1, "-r", 1, *arguments], env)
 
@@ -83,12 +124,42 @@ class Variables(unittest.TestCase):
                 ({"kv": "k4v4", "DETERMINISTIC": "x"}, ["TERSEKV_DETERMINISTIC=x"]),
                 ({"kv": "k4v4", "PROFILE": "/nowhere.tkvp"}, ["TERSEKV_PROFILE=/nowhere.tkvp"]),
                 ({"kv": "k4v4", "BITS": "4"}, ["TERSEKV_BITS=4", "TERSEKV_PROFILE"]),
-                ({"kv": "k4v4", "BITS": "4,5"}, ["TERSEKV_BITS=4,5", "3.5"])):
+                ({"kv": "k4v4", "BITS": "4,5"}, ["TERSEKV_BITS=4,5", "3.5"]),
+                ({"kv": "k4v4", "STATUS_PORT": "65536"}, ["TERSEKV_STATUS_PORT=65536", "65535"]),
+                ({"kv": "k4v4", "STATUS_HOST": "here"}, ["TERSEKV_STATUS_HOST=here", "127.0.0.1"]),
+                ({"kv": "k4v4", "DRIFT": "-1"}, ["TERSEKV_DRIFT=-1", "64"]),
+                ({"kv": "k4v4", "DRIFT_LIMIT": "0"}, ["TERSEKV_DRIFT_LIMIT=0", "0.3"])):
             with self.subTest(**variables):
+                self.tried.update("TERSEKV_" + name.upper() for name in variables)
                 code, said = self.bench(preload.environment(SO, **variables))
                 self.assertNotEqual(code, 0, said)
                 for name in names:
                     self.assertIn(name, said)
+        # Every variable of the page, but for one whose wrong values are said and then not used.
+        page = (preload.ROOT / "docs/serving.md").read_text()
+        rows = re.findall(r"^\| (`TERSEKV_[A-Z_`, ]+) \|", page, re.M)
+        self.assertEqual(set(re.findall("TERSEKV_[A-Z_]+", " ".join(rows))), self.tried | {"TERSEKV_FORCE_ISA"})
+
+    def test_drift_is_said_above_the_limit(self):
+        for limit, times in (("1e-6", True), ("0.9", False)):
+            code, said = preload.run([BENCH, "-m", MODEL, "-p", 0, "-n", 8, "-d", 400, "-t", 1, "-r", 1],
+                                     preload.environment(SO, "k4v4", DRIFT=1, DRIFT_LIMIT=limit))
+            self.assertEqual(code, 0, said)
+            self.assertEqual("tersekv: drift: attention over 16 packed tokens of sequence 0" in said, times, said)
+
+    def test_a_wrong_isa_is_said_and_the_best_is_used(self):
+        code, said = self.bench(preload.environment(SO, "k4v4", FORCE_ISA="AVX9"))
+        self.assertEqual(code, 0, said)
+        self.assertRegex(said, "TERSEKV_FORCE_ISA=AVX9 is not among this machine's targets: .*the best is used")
+        self.assertIn("packed as k4v4", said)
+
+    def test_names_that_nothing_reads(self):
+        code, said = self.bench(preload.environment(SO, "k4v4", KVBYTES="1G", TEST_X=1))
+        self.assertEqual(code, 0, said)
+        self.assertEqual(said.count("TERSEKV_KVBYTES is no variable of this version"), 1)
+        self.assertNotIn("TERSEKV_TEST_X", said)
+        code, said = self.bench(preload.environment(SO, "k4v4", KVBYTES="1G", STRICT=1))
+        self.assertNotEqual(code, 0, said)
 
     def test_embeddings_pass_or_are_refused(self):
         code, said = self.bench(preload.environment(SO, "k4v4"), "-embd", 1)

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <limits>
 #include <map>
 #include <thread>
@@ -50,16 +52,23 @@ int Threads(const llama_context_params& params) {
 }  // namespace
 
 Context::Context(std::shared_ptr<const Model> model, const Sizes& sizes, std::unique_ptr<KvCache> cache, HostMode mode,
-                 int threads)
+                 int threads, const Settings& settings)
     : model_(std::move(model)),
       sizes_(sizes),
       history_(std::move(cache)),
       mode_(mode),
-      hook_(history_.cache(), model_->layers, mode, threads),
+      drift_(history_.cache(), settings.drift, settings.drift_limit),
+      hook_(history_.cache(), model_->layers, mode, threads, drift_.active() ? &drift_ : nullptr),
       rotator_(model_->layers),
-      state_(&history_, IdentityOf(model_->info), sizes_) {}
+      state_(&history_, IdentityOf(model_->info), sizes_) {
+  static std::atomic<int> made = 0;
+  id_ = ++made;
+  watch_->context = this;
+  history_.SetEdited([this](int32_t seq) { drift_.Edited(seq); });
+}
 
 Context::~Context() {
+  StatusBoard::Get().Remove(watch_);
   if (handle_ != nullptr) llama_free(handle_);
 }
 
@@ -78,7 +87,7 @@ Result<std::unique_ptr<Context>> Context::Create(std::shared_ptr<const Model> mo
   trial.threads = std::clamp(params.params.n_threads, 1, 512);
   const Result<HostMode> mode = ChooseMode(*model, trial);
   if (!mode) return mode.error();
-  std::unique_ptr<Context> context(new Context(model, *sizes, std::move(*cache), *mode, trial.threads));
+  std::unique_ptr<Context> context(new Context(model, *sizes, std::move(*cache), *mode, trial.threads, settings));
   const auto make = Recast<InitFromWide>(&llama_init_from_model);
   context->handle_ = make(model->model, StagingParams(params, *sizes, &context->hook_));
   if (context->handle_ == nullptr) return Internal("llama.cpp makes no context, see its own messages");
@@ -86,20 +95,27 @@ Result<std::unique_ptr<Context>> Context::Create(std::shared_ptr<const Model> mo
   if (context->memory_ == nullptr) return Unsupported("this context has no memory of its own");
   TERSEKV_RETURN_IF_ERROR(context->Try());
   context->hook_.SetNext(params.params.cb_eval, params.params.cb_eval_user_data);
+  StatusBoard::Get().Add(context->watch_);
   context->Introduce(settings);
   return context;
 }
 
-// Two tokens through the very context that the program gets.
+// Two tokens through the very context that the program gets, at once if its batch takes them.
 Status Context::Try() {
   llama_token tokens[] = {0, 0};
-  llama_batch batch = llama_batch_get_one(tokens, 2);
   llama_pos positions[] = {0, 1};
-  batch.pos = positions;
   const BatchToken trial[] = {{0, {0}}, {1, {0}}};
+  const uint32_t at_once = std::min(2u, sizes_.batch);
   hook_.SetNext(Rotator::Observe, &rotator_);
-  const int rc = Decode(trial, [&] { return llama_decode(handle_, batch); });
+  int rc = 0;
+  for (uint32_t i = 0; i < 2 && rc == 0; i += at_once) {
+    llama_batch batch = llama_batch_get_one(tokens + i, static_cast<int32_t>(at_once));
+    batch.pos = positions + i;
+    rc = Decode({trial + i, at_once}, [&] { return llama_decode(handle_, batch); });
+  }
   Clear(true);
+  activity_ = {};
+  attention_before_ = hook_.attention_seconds();
   llama_perf_context_reset(handle_);
   if (rc != 0) return Internal(fmt::format("two tokens of a trial failed with code {}", rc));
   return {};
@@ -126,53 +142,76 @@ int Context::Check(std::span<const BatchToken> batch) const {
   std::map<int32_t, int32_t> last;
   std::map<int32_t, int64_t> added;
   for (const BatchToken& t : batch) {
-    if (t.seqs.size() != 1) {
-      Say(0, "a token of {} sequences: this version takes tokens of one sequence; copy sequences instead",
-          t.seqs.size());
+    if (t.seqs.empty()) {
+      Say(0, "a token of no sequence");
       return kInvalid;
     }
-    const int32_t seq = t.seqs[0];
-    if (seq < 0 || seq >= sizes_.sequences) {
-      Say(0, "sequence {}: the context has {}", seq, sizes_.sequences);
-      return kInvalid;
-    }
-    const auto [it, fresh] = last.emplace(seq, history_.Last(seq));
-    if (fresh) {
-      if (const Status s = history_.Usable(seq); !s.ok()) {
-        Say(0, "sequence {}: {}", seq, s.message());
-        return s.code() == StatusCode::kOutOfBudget ? kFull : kInvalid;
+    for (const int32_t seq : t.seqs) {
+      if (seq < 0 || seq >= sizes_.sequences) {
+        Say(0, "sequence {}: the context has {}", seq, sizes_.sequences);
+        return kInvalid;
       }
+      const auto [it, fresh] = last.emplace(seq, history_.Last(seq));
+      if (fresh) {
+        if (const Status s = history_.Usable(seq); !s.ok()) {
+          Say(0, "sequence {}: {}", seq, s.message());
+          return s.code() == StatusCode::kOutOfBudget ? kFull : kInvalid;
+        }
+      }
+      if (t.pos < 0 || (it->second >= 0 && t.pos != it->second + 1)) {
+        Say(0, "sequence {}: position {} follows {}: positions must be consecutive", seq, t.pos, it->second);
+        return kInvalid;
+      }
+      it->second = t.pos;
+      if (history_.cache().Length(seq) + ++added[seq] > sizes_.ctx_seq) return kFull;
     }
-    if (t.pos < 0 || (it->second >= 0 && t.pos != it->second + 1)) {
-      Say(0, "sequence {}: position {} follows {}: positions must be consecutive", seq, t.pos, it->second);
-      return kInvalid;
-    }
-    it->second = t.pos;
-    if (history_.cache().Length(seq) + ++added[seq] > sizes_.ctx_seq) return kFull;
   }
   return 0;
 }
 
 int Context::Decode(std::span<const BatchToken> batch, const std::function<int()>& run) {
-  if (broken_) {
-    Say(0, "this context failed in the middle of a change, see above, and is not used any more: make a new one");
-    return kFailed;
+  const auto start = std::chrono::steady_clock::now();
+  const int rc = Run(batch, run);
+  if (rc != 0) {
+    ++(rc == kFull ? activity_.full : rc == kInvalid ? activity_.refused : activity_.failed);
+    return rc;
   }
+  std::map<int32_t, int64_t> tokens;
+  for (const BatchToken& t : batch) ++tokens[t.seqs[0]];
+  bool prompt = false;
+  for (const auto& [seq, n] : tokens) {
+    prompt |= n > 1;
+    (n > 1 ? activity_.prompt : activity_.generation).tokens += n;
+  }
+  Activity::Kind& kind = prompt ? activity_.prompt : activity_.generation;
+  ++kind.calls;
+  kind.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return 0;
+}
+
+int Context::Run(std::span<const BatchToken> batch, const std::function<int()>& run) {
   if (!causal_) {
     Say(0, "attention that is not causal was asked for: packed attention is causal");
     return kInvalid;
   }
   if (const int rc = Check(batch); rc != 0) return rc;
   std::vector<StepToken> tokens;
-  for (const BatchToken& t : batch) tokens.push_back({t.seqs[0], t.pos});
+  std::vector<uint32_t> rows;  // of the batch; a token of several sequences is stored in each of them
+  for (size_t i = 0; i < batch.size(); ++i) {
+    for (const int32_t seq : batch[i].seqs) {
+      tokens.push_back({seq, batch[i].pos});
+      rows.push_back(static_cast<uint32_t>(i));
+    }
+  }
   const History::Mark mark = history_.MarkOf(tokens);
   history_.Changed();
-  hook_.Begin(tokens);
+  hook_.Begin(tokens, nullptr, tokens.size() == batch.size() ? std::span<const uint32_t>() : rows);
   const int rc = run();
   const Status status = hook_.End(rc == 0);
   llama_memory_clear(memory_, false);
   if (rc == 0 && status.ok()) {
     history_.Changed();
+    if (const std::string drift = drift_.Ended(); !drift.empty()) Say(1, "{}", drift);
     return 0;
   }
   history_.GoBack(mark);
@@ -182,6 +221,28 @@ int Context::Decode(std::span<const BatchToken> batch, const std::function<int()
   }
   if (!status.ok()) Say(0, "{}", status.message());
   return rc != 0 ? rc : kFailed;
+}
+
+ContextReport Context::Report() const {
+  const KvCache& cache = history_.cache();
+  ContextReport report;
+  report.id = id_;
+  report.model = model_->info.name;
+  report.spec = FormatSpec(cache.config().spec);
+  report.mode = HostModeName(mode_);
+  report.bits_spec = BitsSpec(cache.config());
+  report.ctx = sizes_.ctx;
+  report.ctx_seq = sizes_.ctx_seq;
+  report.sequences = sizes_.sequences;
+  report.budget = sizes_.budget;
+  report.activity = activity_;
+  report.activity.attention_seconds = hook_.attention_seconds() - attention_before_;
+  report.drift = drift_.report();
+  report.broken = broken_;
+  if (broken_) return report;  // a step may be open
+  report.usage = cache.Usage();
+  DescribeSlots(cache, &report);
+  return report;
 }
 
 void Context::Clear(bool data) {

@@ -12,11 +12,13 @@
 #include "hosts/llama/hook.h"
 #include "hosts/llama/model.h"
 #include "hosts/llama/preload/abi.h"
+#include "hosts/llama/preload/drift.h"
 #include "hosts/llama/preload/history.h"
 #include "hosts/llama/preload/rotator.h"
 #include "hosts/llama/preload/settings.h"
 #include "hosts/llama/preload/sizes.h"
 #include "hosts/llama/preload/state_codec.h"
+#include "hosts/llama/preload/status_board.h"
 
 namespace tersekv::llama::preload {
 
@@ -50,10 +52,15 @@ class Context {
   void Break() { broken_ = true; }
   bool broken() const { return broken_; }
 
+  Watch* watch() const { return watch_.get(); }
+  // Under the watch's lock.
+  ContextReport Report() const;
+
  private:
   Context(std::shared_ptr<const Model> model, const Sizes& sizes, std::unique_ptr<KvCache> cache, HostMode mode,
-          int threads);
+          int threads, const Settings& settings);
   Status Try();
+  int Run(std::span<const BatchToken> batch, const std::function<int()>& run);
   int Check(std::span<const BatchToken> batch) const;
   void Introduce(const Settings& settings) const;
 
@@ -61,12 +68,17 @@ class Context {
   Sizes sizes_;
   History history_;
   HostMode mode_;
+  DriftProbe drift_;
   Hook hook_;
   Rotator rotator_;
   StateCodec state_;
   llama_context* handle_ = nullptr;
   llama_memory_t memory_ = nullptr;
   bool causal_ = true, broken_ = false;
+  int id_;  // in this process, from 1 on
+  Activity activity_;
+  double attention_before_ = 0;  // the trial's
+  std::shared_ptr<Watch> watch_ = std::make_shared<Watch>();
 };
 
 }  // namespace tersekv::llama::preload

@@ -36,8 +36,7 @@ int TakePath(dl_phdr_info* info, size_t, void* path) {
 
 // Of a library that a plugin has loaded for itself alone: not in the global scope.
 void* LocalLlama() {
-  std::string path;
-  dl_iterate_phdr(TakePath, &path);
+  const std::string path = LoadedLlama();
   return path.empty() ? nullptr : dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
 }
 
@@ -56,6 +55,12 @@ void Set(F* slot, const char* name, bool optional) {
 }
 
 }  // namespace
+
+std::string LoadedLlama() {
+  std::string path;
+  dl_iterate_phdr(TakePath, &path);
+  return path;
+}
 
 Engine& FillEngine() {
   static std::once_flag once;

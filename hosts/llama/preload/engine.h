@@ -4,6 +4,8 @@
 // through this table; interposed functions (interpose_*.cc) name the table themselves.
 #pragma once
 
+#include <string>
+
 #include "ggml-backend.h"
 #include "ggml.h"
 #include "gguf.h"
@@ -35,6 +37,9 @@ template <class To, class From>
 To Recast(From* function) {
   return reinterpret_cast<To>(reinterpret_cast<void*>(function));
 }
+
+// Path of the libllama of this process, whoever loaded it; empty: none.
+std::string LoadedLlama();
 
 // Names of functions that are missing, comma-separated; empty when the table is complete.
 const char* MissingFunctions();

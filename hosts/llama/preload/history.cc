@@ -11,6 +11,7 @@ namespace tersekv::llama::preload {
 
 void History::Empty(int32_t seq) {
   Changed();
+  Edited(seq);
   cache_->Remove(seq);
   spoilt_.erase(seq);
 }
@@ -32,6 +33,7 @@ bool History::RemoveOne(int32_t seq, int32_t begin, int32_t end) {
     return true;
   }
   Changed();
+  Edited(seq);
   const Status s = cache_->RemoveRange(seq, begin, end);
   if (!s.ok()) Say(0, "sequence {}: {}", seq, s.message());
   return s.ok();
@@ -54,12 +56,14 @@ void History::Copy(int32_t from, int32_t to, int32_t begin, int32_t end) {
 
 void History::Keep(int32_t seq) {
   Changed();
+  Edited(-1);
   cache_->Keep(seq);
   std::erase_if(spoilt_, [seq](const auto& one) { return one.first != seq; });
 }
 
 void History::Shift(int32_t seq, int32_t begin, int32_t end, int32_t delta, std::span<const KeyRotation> rotations) {
   Changed();
+  Edited(seq);
   const std::vector<int32_t> all = cache_->Sequences();
   for (const int32_t id : all) {
     if (seq >= 0 && id != seq) continue;
@@ -69,6 +73,7 @@ void History::Shift(int32_t seq, int32_t begin, int32_t end, int32_t delta, std:
 
 void History::Clear() {
   Changed();
+  Edited(-1);
   const std::vector<int32_t> all = cache_->Sequences();
   for (const int32_t id : all) cache_->Remove(id);
   spoilt_.clear();
@@ -82,6 +87,7 @@ Status History::Usable(int32_t seq) const {
 void History::Spoil(int32_t seq, Status why) {
   Say(0, "sequence {} cannot go on until it is emptied: {}", seq, why.message());
   Changed();
+  Edited(seq);
   cache_->Remove(seq);
   spoilt_[seq] = std::move(why);
 }
@@ -95,6 +101,7 @@ History::Mark History::MarkOf(std::span<const StepToken> tokens) const {
 void History::GoBack(const Mark& mark) {
   Changed();
   for (const auto& [seq, length] : mark) {
+    Edited(seq);
     if (length == 0) {
       Empty(seq);
     } else if (const Status s = cache_->Truncate(seq, length); !s.ok()) {

@@ -41,6 +41,9 @@ class History {
   Mark MarkOf(std::span<const StepToken> tokens) const;
   void GoBack(const Mark& mark);
 
+  // Told of each sequence (below 0: all) whose tokens were removed, replaced or turned; not of those that are appended.
+  void SetEdited(std::function<void(int32_t)> edited) { edited_ = std::move(edited); }
+
   // A number that grows with each change; from 1 on. Changed: by someone else.
   uint64_t changes() const { return changes_; }
   void Changed() { ++changes_; }
@@ -49,7 +52,12 @@ class History {
   bool RemoveOne(int32_t seq, int32_t begin, int32_t end);
   void Empty(int32_t seq);
 
+  void Edited(int32_t seq) {
+    if (edited_ != nullptr) edited_(seq);
+  }
+
   std::unique_ptr<KvCache> cache_;
+  std::function<void(int32_t)> edited_;
   std::map<int32_t, Status> spoilt_;
   uint64_t changes_ = 1;
 };

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // For the files that define functions of llama.h in front of libllama's. What is not ours goes on to the real function
-// with the arguments as they came; what is ours runs under Guard or Change, because nothing may throw into a C caller.
+// with the arguments as they came; what is ours runs under Guard or On, because nothing may throw into a C caller.
 #pragma once
 
 #include <exception>
+#include <mutex>
 #include <utility>
 
 #include "hosts/llama/preload/engine.h"
 #include "hosts/llama/preload/registry.h"
 #include "hosts/llama/preload/say.h"
+#include "hosts/llama/preload/status_board.h"
 
 #define TERSEKV_INTERPOSED extern "C" __attribute__((visibility("default")))
 
@@ -34,17 +36,29 @@ Error Guard(const char* function, Error error, Body&& body) noexcept {
   return Guard(function, error, std::forward<Body>(body), [] {});
 }
 
-// Guard for what changes the history of a context: it is not used any more after an exception in the middle of that.
+// Guard for calls on a context. After an exception in the middle of a change it is not used any more.
 template <class Error, class Body>
-Error Change(const char* function, Context* ours, Error error, Body&& body) noexcept {
+Error On(const char* function, Context* ours, Error error, Body&& body) noexcept {
+  const Busy busy(ours->watch());
+  if (ours->broken()) {
+    SayFailed(function, "this context failed in the middle of a change, see above, and is not used any more");
+    return error;
+  }
   const uint64_t before = ours->history().changes();
-  return Guard(function, error, std::forward<Body>(body), [ours, before] {
-    if (ours->history().changes() != before) ours->Break();
-  });
+  return Guard(
+      function, error,
+      [&] {
+        const Error result = body();
+        if (busy.outermost()) StatusBoard::Get().Called(ours->watch());
+        return result;
+      },
+      [ours, before] {
+        if (ours->history().changes() != before) ours->Break();
+      });
 }
 template <class Body>
-void Change(const char* function, Context* ours, Body&& body) noexcept {
-  Change(function, ours, 0, [&body] {
+void On(const char* function, Context* ours, Body&& body) noexcept {
+  On(function, ours, 0, [&body] {
     body();
     return 0;
   });

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models and contexts: which of them are ours, and what ours say of their sizes.
+#include <unistd.h>
+
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "hosts/llama/preload/abi.h"
 #include "hosts/llama/preload/interpose.h"
 #include "hosts/llama/preload/policy.h"
+#include "hosts/llama/preload/reach.h"
 
 namespace tersekv::llama::preload {
 namespace {
@@ -27,27 +31,49 @@ struct Made {
   bool pass = false;  // it is the real function's turn
 };
 
+// Once a process; whether there are some.
+bool SayUnknownVariables() {
+  static const bool some = [] {
+    const std::vector<std::string> unknown = UnknownVariables(environ);
+    for (const std::string& name : unknown) {
+      Say(0, "{} is no variable of this version, nothing reads it: docs/serving.md and `tersekv doctor` list them",
+          name);
+    }
+    return !unknown.empty();
+  }();
+  return some;
+}
+
 Made Make(llama_model* model, const WideContextParams& params) {
+  ContextAsked();
   const Result<Settings>& settings = TheSettings();
   if (!settings) {
     Say(0, "refused: {}", settings.error().message());
     return {};
   }
+  if (settings->active() && SayUnknownVariables() && settings->strict) return {};
   if (!settings->active() || model == nullptr || Registry::Get().HowLoaded(model).measuring) return {nullptr, true};
   std::shared_ptr<const Model> described;
   Decision decision = Decide(model, params, &described);
   if (decision.kind == Decision::kAdopt) {
+    if (const Status port = StatusBoard::Get().Open(*settings); !port.ok()) {
+      Say(0, "no status port: {}", port.message());
+      if (settings->strict) return {};
+    }
     Result<std::unique_ptr<Context>> context = Context::Create(described, params, *settings);
     if (context) {
       llama_context* handle = (*context)->handle();
       Registry::Get().Add(std::move(*context));
+      ++StatusBoard::Get().packed;
       return {handle, false};
     }
     const bool budget = context.error().code() == StatusCode::kOutOfBudget;
     decision = {budget ? Decision::kRefuse : Decision::kPass, context.error().message()};
   }
   decision = Settle(std::move(decision), *settings);
-  return {nullptr, decision.kind == Decision::kPass};
+  const bool pass = decision.kind == Decision::kPass;
+  ++(pass ? StatusBoard::Get().passed : StatusBoard::Get().refused);
+  return {nullptr, pass};
 }
 
 llama_context* NewContext(const char* function, llama_model* model, const WideContextParams& params) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches, of both kinds that llama.h has, and running them.
+#include <algorithm>
 #include <map>
 
 #include "hosts/llama/preload/interpose.h"
@@ -9,6 +10,11 @@ namespace {
 
 constexpr int32_t kFailed = -3;  // of llama_decode: something inside
 
+// A sequence that is named twice counts once.
+void AddSequence(int32_t seq, BatchToken* token) {
+  if (std::find(token->seqs.begin(), token->seqs.end(), seq) == token->seqs.end()) token->seqs.push_back(seq);
+}
+
 int32_t DecodeOurs(Context* ours, llama_batch batch) {
   const auto n = static_cast<size_t>(batch.n_tokens);
   std::vector<BatchToken> tokens(n);
@@ -17,7 +23,7 @@ int32_t DecodeOurs(Context* ours, llama_batch batch) {
   for (size_t i = 0; i < n; ++i) {
     BatchToken& t = tokens[i];
     const int32_t seqs = batch.seq_id == nullptr ? 1 : batch.n_seq_id != nullptr ? batch.n_seq_id[i] : 1;
-    for (int32_t s = 0; s < seqs; ++s) t.seqs.push_back(batch.seq_id != nullptr ? batch.seq_id[i][s] : 0);
+    for (int32_t s = 0; s < seqs; ++s) AddSequence(batch.seq_id != nullptr ? batch.seq_id[i][s] : 0, &t);
     if (batch.pos != nullptr) {
       t.pos = batch.pos[i];
     } else if (!t.seqs.empty()) {
@@ -59,7 +65,7 @@ BatchToken* RecordedToken(const llama_batch_ext* batch, int32_t index) {
 TERSEKV_INTERPOSED int32_t llama_decode(llama_context* context, llama_batch batch) {
   Context* ours = Ours(context);
   if (ours == nullptr || batch.n_tokens <= 0) return TERSEKV_REAL(llama_decode)(context, batch);
-  return Change(__func__, ours, kFailed, [&] { return DecodeOurs(ours, batch); });
+  return On(__func__, ours, kFailed, [&] { return DecodeOurs(ours, batch); });
 }
 
 TERSEKV_INTERPOSED int32_t llama_process(llama_context* context, llama_process_type type, llama_batch_ext* batch) {
@@ -69,7 +75,7 @@ TERSEKV_INTERPOSED int32_t llama_process(llama_context* context, llama_process_t
   if (ours == nullptr || recorded == nullptr || recorded->tokens.empty() || type != LLAMA_PROCESS_TYPE_DECODE) {
     return TERSEKV_REAL(llama_process)(context, type, batch);
   }
-  return Change(__func__, ours, kFailed, [&] {
+  return On(__func__, ours, kFailed, [&] {
     return ours->Decode(recorded->tokens, [&] { return TERSEKV_REAL(llama_process)(context, type, batch); });
   });
 }
@@ -108,9 +114,9 @@ TERSEKV_INTERPOSED int32_t llama_batch_ext_add_embd(llama_batch_ext* batch, llam
 TERSEKV_INTERPOSED bool llama_batch_ext_add_seq(llama_batch_ext* batch, int32_t index, llama_seq_id seq) {
   if (!TERSEKV_REAL(llama_batch_ext_add_seq)(batch, index, seq)) return false;
   BatchToken* token = RecordedToken(batch, index);
-  if (token == nullptr || token->seqs[0] == seq) return true;
+  if (token == nullptr) return true;
   return Guard(
-      __func__, false, [&] { return token->seqs.push_back(seq), true; }, [batch] { Recorded(batch)->failed = true; });
+      __func__, false, [&] { return AddSequence(seq, token), true; }, [batch] { Recorded(batch)->failed = true; });
 }
 
 TERSEKV_INTERPOSED bool llama_batch_ext_set_pos(llama_batch_ext* batch, int32_t index, const llama_pos* pos) {

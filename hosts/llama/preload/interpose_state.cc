@@ -63,64 +63,66 @@ size_t LoadFile(Context* ours, const char* path, int32_t seq, llama_token* token
 
 TERSEKV_INTERPOSED size_t llama_state_seq_get_size_ext(llama_context* c, llama_seq_id seq,
                                                        llama_state_seq_flags flags) {
-  if (Context* ours = Ours(c)) return Guard(__func__, size_t{0}, [&] { return Size(ours, seq, Partial(flags)); });
+  if (Context* ours = Ours(c)) return On(__func__, ours, size_t{0}, [&] { return Size(ours, seq, Partial(flags)); });
   return TERSEKV_REAL(llama_state_seq_get_size_ext)(c, seq, flags);
 }
 TERSEKV_INTERPOSED size_t llama_state_seq_get_data_ext(llama_context* c, uint8_t* out, size_t size, llama_seq_id seq,
                                                        llama_state_seq_flags flags) {
   if (Context* ours = Ours(c))
-    return Guard(__func__, size_t{0}, [&] { return Save(ours, out, size, seq, Partial(flags)); });
+    return On(__func__, ours, size_t{0}, [&] { return Save(ours, out, size, seq, Partial(flags)); });
   return TERSEKV_REAL(llama_state_seq_get_data_ext)(c, out, size, seq, flags);
 }
 TERSEKV_INTERPOSED size_t llama_state_seq_set_data_ext(llama_context* c, const uint8_t* bytes, size_t size,
                                                        llama_seq_id seq, llama_state_seq_flags flags) {
-  if (Context* ours = Ours(c)) return Change(__func__, ours, size_t{0}, [&] { return Load(ours, bytes, size, seq); });
+  if (Context* ours = Ours(c)) return On(__func__, ours, size_t{0}, [&] { return Load(ours, bytes, size, seq); });
   return TERSEKV_REAL(llama_state_seq_set_data_ext)(c, bytes, size, seq, flags);
 }
 TERSEKV_INTERPOSED size_t llama_state_seq_get_size(llama_context* c, llama_seq_id seq) {
-  if (Context* ours = Ours(c)) return Guard(__func__, size_t{0}, [&] { return Size(ours, seq, false); });
+  if (Context* ours = Ours(c)) return On(__func__, ours, size_t{0}, [&] { return Size(ours, seq, false); });
   return TERSEKV_REAL(llama_state_seq_get_size)(c, seq);
 }
 TERSEKV_INTERPOSED size_t llama_state_seq_get_data(llama_context* c, uint8_t* out, size_t size, llama_seq_id seq) {
-  if (Context* ours = Ours(c)) return Guard(__func__, size_t{0}, [&] { return Save(ours, out, size, seq, false); });
+  if (Context* ours = Ours(c)) return On(__func__, ours, size_t{0}, [&] { return Save(ours, out, size, seq, false); });
   return TERSEKV_REAL(llama_state_seq_get_data)(c, out, size, seq);
 }
 TERSEKV_INTERPOSED size_t llama_state_seq_set_data(llama_context* c, const uint8_t* bytes, size_t size,
                                                    llama_seq_id seq) {
-  if (Context* ours = Ours(c)) return Change(__func__, ours, size_t{0}, [&] { return Load(ours, bytes, size, seq); });
+  if (Context* ours = Ours(c)) return On(__func__, ours, size_t{0}, [&] { return Load(ours, bytes, size, seq); });
   return TERSEKV_REAL(llama_state_seq_set_data)(c, bytes, size, seq);
 }
 TERSEKV_INTERPOSED size_t llama_state_get_size(llama_context* c) {
-  if (Context* ours = Ours(c)) return Guard(__func__, size_t{0}, [&] { return Size(ours, kAll, false); });
+  if (Context* ours = Ours(c)) return On(__func__, ours, size_t{0}, [&] { return Size(ours, kAll, false); });
   return TERSEKV_REAL(llama_state_get_size)(c);
 }
 TERSEKV_INTERPOSED size_t llama_state_get_data(llama_context* c, uint8_t* out, size_t size) {
-  if (Context* ours = Ours(c)) return Guard(__func__, size_t{0}, [&] { return Save(ours, out, size, kAll, false); });
+  if (Context* ours = Ours(c)) return On(__func__, ours, size_t{0}, [&] { return Save(ours, out, size, kAll, false); });
   return TERSEKV_REAL(llama_state_get_data)(c, out, size);
 }
 TERSEKV_INTERPOSED size_t llama_state_set_data(llama_context* c, const uint8_t* bytes, size_t size) {
-  if (Context* ours = Ours(c)) return Change(__func__, ours, size_t{0}, [&] { return Load(ours, bytes, size, kAll); });
+  if (Context* ours = Ours(c)) return On(__func__, ours, size_t{0}, [&] { return Load(ours, bytes, size, kAll); });
   return TERSEKV_REAL(llama_state_set_data)(c, bytes, size);
 }
 TERSEKV_INTERPOSED size_t llama_state_seq_save_file(llama_context* c, const char* path, llama_seq_id seq,
                                                     const llama_token* tokens, size_t n) {
-  if (Context* ours = Ours(c)) return Guard(__func__, size_t{0}, [&] { return SaveFile(ours, path, seq, tokens, n); });
+  if (Context* ours = Ours(c))
+    return On(__func__, ours, size_t{0}, [&] { return SaveFile(ours, path, seq, tokens, n); });
   return TERSEKV_REAL(llama_state_seq_save_file)(c, path, seq, tokens, n);
 }
 TERSEKV_INTERPOSED size_t llama_state_seq_load_file(llama_context* c, const char* path, llama_seq_id seq,
                                                     llama_token* tokens, size_t room, size_t* n) {
   if (Context* ours = Ours(c))
-    return Change(__func__, ours, size_t{0}, [&] { return LoadFile(ours, path, seq, tokens, room, n); });
+    return On(__func__, ours, size_t{0}, [&] { return LoadFile(ours, path, seq, tokens, room, n); });
   return TERSEKV_REAL(llama_state_seq_load_file)(c, path, seq, tokens, room, n);
 }
 TERSEKV_INTERPOSED bool llama_state_save_file(llama_context* c, const char* path, const llama_token* tokens, size_t n) {
-  if (Context* ours = Ours(c)) return Guard(__func__, false, [&] { return SaveFile(ours, path, kAll, tokens, n) > 0; });
+  if (Context* ours = Ours(c))
+    return On(__func__, ours, false, [&] { return SaveFile(ours, path, kAll, tokens, n) > 0; });
   return TERSEKV_REAL(llama_state_save_file)(c, path, tokens, n);
 }
 TERSEKV_INTERPOSED bool llama_state_load_file(llama_context* c, const char* path, llama_token* tokens, size_t room,
                                               size_t* n) {
   if (Context* ours = Ours(c))
-    return Change(__func__, ours, false, [&] { return LoadFile(ours, path, kAll, tokens, room, n) > 0; });
+    return On(__func__, ours, false, [&] { return LoadFile(ours, path, kAll, tokens, room, n) > 0; });
   return TERSEKV_REAL(llama_state_load_file)(c, path, tokens, room, n);
 }
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hosts/llama/preload/settings.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <string_view>
 
 #include "src/base/check.h"
@@ -15,6 +18,11 @@ namespace {
 
 Status Wrong(const char* name, std::string_view value, std::string_view possible) {
   return InvalidArgument(fmt::format("{}={}: {}", name, value, possible));
+}
+
+bool IsAddress(const std::string& text) {
+  in6_addr room;
+  return inet_pton(AF_INET, text.c_str(), &room) == 1 || inet_pton(AF_INET6, text.c_str(), &room) == 1;
 }
 
 }  // namespace
@@ -53,6 +61,23 @@ Result<Settings> ParseSettings(const std::function<const char*(const char*)>& ge
       return Wrong("TERSEKV_CTX", v, "a number of tokens from 256 on, or auto: as many as the bytes hold");
     }
   }
+  if (const auto v = read("TERSEKV_STATUS_PORT"); !v.empty()) {
+    const int64_t port = ParseWhole(v).value_or(-1);
+    if (port < 0 || port > 65535) return Wrong("TERSEKV_STATUS_PORT", v, "a port from 1 to 65535, or 0: a free one");
+    settings.status_port = static_cast<int>(port);
+  }
+  if (const auto v = read("TERSEKV_STATUS_HOST"); !v.empty()) {
+    settings.status_host = v;
+    if (!IsAddress(settings.status_host)) return Wrong("TERSEKV_STATUS_HOST", v, "an address, as 127.0.0.1 or ::1");
+  }
+  if (const auto v = read("TERSEKV_DRIFT"); !v.empty()) {
+    settings.drift = ParseWhole(v).value_or(-1);
+    if (settings.drift < 0) return Wrong("TERSEKV_DRIFT", v, "forward passes between two checks, as 64; 0: none");
+  }
+  if (const auto v = read("TERSEKV_DRIFT_LIMIT"); !v.empty()) {
+    settings.drift_limit = ParseReal(v).value_or(0);
+    if (!(settings.drift_limit > 0)) return Wrong("TERSEKV_DRIFT_LIMIT", v, "a relative error above 0, as 0.3");
+  }
   if (const auto v = read("TERSEKV_PREFILL"); !v.empty() && v != "decode") {
     return Wrong("TERSEKV_PREFILL", v,
                  "this version knows only decode: each query of a prompt sees what decoding would");
@@ -75,6 +100,20 @@ Result<Settings> ParseSettings(const std::function<const char*(const char*)>& ge
     }
   }
   return settings;
+}
+
+std::vector<std::string> UnknownVariables(char* const* environment) {
+  constexpr std::string_view kKnown[] = {"KV",          "PROFILE", "BITS",        "KV_BYTES",      "CTX",
+                                         "STRICT",      "LOG",     "PREFILL",     "DETERMINISTIC", "STATUS_PORT",
+                                         "STATUS_HOST", "DRIFT",   "DRIFT_LIMIT", "FORCE_ISA",     "CACHE_DIR",
+                                         "THREADS"};
+  std::vector<std::string> unknown;
+  for (; *environment != nullptr; ++environment) {
+    const std::string_view variable = *environment, name = variable.substr(0, variable.find('='));
+    if (!name.starts_with("TERSEKV_") || name.starts_with("TERSEKV_TEST_")) continue;
+    if (std::ranges::find(kKnown, name.substr(8)) == std::end(kKnown)) unknown.emplace_back(name);
+  }
+  return unknown;
 }
 
 // Never destroyed: contexts speak until the program has ended.

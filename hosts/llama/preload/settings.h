@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tersekv/profile.h"
 #include "tersekv/status.h"
@@ -21,7 +22,11 @@ struct Settings {
   size_t kv_bytes = 0;  // 0 = what the requested context takes in f16
   int64_t ctx = 0;      // 0 = as the program asks, kAutoCtx = what the bytes hold
   bool strict = false;
-  int log = 1;  // 0 errors, 1 a few lines a context, 2 a line a call
+  int status_port = -1;  // -1 = none, 0 = a free one
+  std::string status_host = "127.0.0.1";
+  int64_t drift = 0;       // forward passes between two checks, 0 = none
+  double drift_limit = 0;  // 0 = what the bits say
+  int log = 1;             // 0 errors, 1 a few lines a context, 2 a line a call
 
   static constexpr int64_t kAutoCtx = -1;
   bool active() const { return !kv.empty(); }
@@ -29,6 +34,9 @@ struct Settings {
 
 // get: the value of a variable, or null. A wrong value: the message names the variable, the value and what is possible.
 Result<Settings> ParseSettings(const std::function<const char*(const char*)>& get);
+
+// Names that begin with TERSEKV_ and that nothing of this version reads, of an environment as environ is.
+std::vector<std::string> UnknownVariables(char* const* environment);
 
 // Of this process, read once.
 const Result<Settings>& TheSettings();
