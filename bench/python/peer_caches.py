@@ -17,7 +17,7 @@ from tersekv import TerseCache
 
 PACKAGES = ("tersekv", "torch", "transformers", "tiny-turboquant", "turboquant-gpu", "turbo-attn", "optimum-quanto", "hqq",
             "cuda-tile", "nvidia-cutlass-dsl")
-OURS = ("k8v8", "k6v6", "k4v4", "k4v3", "kivi-k4v4", "k3v3", "k2v2", "k4v4+sink=0+win=0")
+OURS = ("k8v8", "k6v6", "k4v4", "k4v3", "kivi-k4v4", "k3tv3t", "k3v3", "k2v2", "k4v4+sink=0+win=0")
 
 
 @dataclass

@@ -3,9 +3,10 @@
 """Decode time of packed caches of Python side by side: one model, one run, the caches taking turns token by token.
 
 Every cache is filled with the same random keys and values of the model's own dtype (no time here depends on what they
-are), then each decodes one token, in turn, until the seconds of that depth are over. The time is of a whole forward pass
-at batch 1: the median of a cache's tokens, and its ratio to DynamicCache's median of the same rounds. `attention` is what
-is left of it when the same pass over an empty DynamicCache is taken off. The environment is that of peers.py.
+are), then each decodes one token, in an order that is drawn anew each round, until the seconds of that depth are over.
+The time is of a whole forward pass at batch 1: the median of a cache's tokens, and its ratio to DynamicCache's median of
+the same rounds. `attention` is what is left of it when the same pass over an empty DynamicCache is taken off. The
+environment is that of peers.py.
 
     bench/python/peers_speed.py MODEL.gguf [--depths 1024,4096,8192] [--seconds 60] [--only k4v4,tiny] [--json rows.json]
 """
@@ -13,6 +14,7 @@ import argparse
 import datetime
 import json
 import pathlib
+import random
 import statistics
 import sys
 import time
@@ -25,8 +27,8 @@ from transformers import DynamicCache
 from tersekv import _core
 from tersekv.cli import load
 
-SELECTION = ("tersekv k8v8,tersekv k4v4,tersekv kivi-k4v4,tersekv k2v2,tiny-turboquant safe,quanto 4,hqq 4,fp8,"
-             "turboquant-gpu 3,turbo-attn 4 codec")
+SELECTION = ("tersekv k8v8,tersekv k4v4,tersekv kivi-k4v4,tersekv k2v2,tiny-turboquant safe,QuantizedCache quanto 4,"
+             "QuantizedCache hqq 4,QuantizedCache fp8,turboquant-gpu 3 generate(),turboquant-gpu 3 codec,turbo-attn 4 codec")
 
 
 def fill(cache, model, depth):
@@ -62,21 +64,24 @@ def measure(model, chosen, depth, seconds, refused):
     caches, times = {}, {}
     for contestant in chosen:
         try:
+            model.set_attn_implementation(contestant.attention)
             caches[contestant.name] = fill(contestant.make(), model, depth)
             step(model, contestant, caches[contestant.name])
             times[contestant.name] = []
         except Exception as error:
             refused[f"{contestant.name} at {depth}"] = f"{type(error).__name__}: {str(error)[:300]}"
     running = [contestant for contestant in chosen if contestant.name in times]
-    base, end, rounds = [], time.monotonic() + seconds, 0
+    end, rounds, order = time.monotonic() + seconds, 0, random.Random(1)
+    times["empty"] = []
     while rounds < 3 or time.monotonic() < end:
-        base.append(step(model, empty, empty.make()))
-        for contestant in running:
+        for contestant in order.sample([empty, *running], len(running) + 1):  # what ran before may cost the next one
             taken = times[contestant.name]
             if rounds >= 3 and rounds % 4 != 0 and taken[-1] > seconds / 60:
                 continue
-            taken.append(step(model, contestant, caches[contestant.name]))
+            cache = empty.make() if contestant is empty else caches[contestant.name]
+            taken.append(step(model, contestant, cache))
         rounds += 1
+    base = times.pop("empty")
     floor = statistics.median(base)
     stock = statistics.median(times["DynamicCache"])
     rows = []
@@ -96,15 +101,17 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--depths", default="1024,4096,8192")
     parser.add_argument("--seconds", type=float, default=60, help="of steps, for each depth")
-    parser.add_argument("--only", default=SELECTION, help="names that contain one of these texts; and DynamicCache")
+    parser.add_argument("--only", default=SELECTION, help="names, or texts that names contain; and DynamicCache")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--json")
     arguments = parser.parse_args()
     quiet_libraries()
     model, _ = load(arguments.model, arguments.dtype)
     refused = {}
-    chosen = [contestant for contestant in contestants(model, refused)
-              if contestant.name == "DynamicCache" or any(part in contestant.name for part in arguments.only.split(","))]
+    known, wanted = list(contestants(model, refused)), arguments.only.split(",")
+    names = [contestant.name for contestant in known]
+    chosen = [contestant for contestant in known if contestant.name in ("DynamicCache", *wanted) or
+              any(part in contestant.name for part in wanted if part not in names)]
     rows = []
     with torch.no_grad():
         for depth in arguments.depths.split(","):
