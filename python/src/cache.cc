@@ -51,7 +51,7 @@ void BindCache(nb::module_& m) {
           [](PyCache* self, std::shared_ptr<PyMemory> memory, std::string_view spec, int heads, int kv_heads,
              int head_dim_k, int head_dim_v, int layer, std::string_view prefill, std::string_view arithmetic,
              std::optional<std::tuple<int, int>> bits, std::optional<std::vector<std::vector<float>>> stats,
-             int32_t window, int rollback) {
+             int32_t window, int rollback, bool values_rotated) {
             std::optional<LayerBits> widths;
             if (bits) widths = LayerBits{std::get<0>(*bits), std::get<1>(*bits)};
             std::optional<LayerStats> given;
@@ -60,14 +60,15 @@ void BindCache(nb::module_& m) {
               given = LayerStats{(*stats)[0], (*stats)[1], (*stats)[2], (*stats)[3]};
             }
             new (self) PyCache(std::move(memory), spec, heads, kv_heads, head_dim_k, head_dim_v, layer, prefill,
-                               arithmetic, widths, std::move(given), window, rollback);
+                               arithmetic, widths, std::move(given), window, rollback, values_rotated);
           },
           nb::arg("memory"), nb::arg("spec"), nb::arg("heads"), nb::arg("kv_heads"), nb::arg("head_dim_k"),
           nb::arg("head_dim_v"), nb::arg("layer") = 0, nb::arg("prefill") = "raw", nb::arg("arithmetic") = "int16",
           nb::arg("bits") = nb::none(), nb::arg("stats") = nb::none(), nb::arg("window") = 0, nb::arg("rollback") = 0,
+          nb::arg("values_rotated") = false,
           "window: no query sees more of the newest positions (0: all); pages behind it are given back. rollback: "
-          "newest "
-          "tokens that can be truncated as if they had never been there.")
+          "newest tokens that can be truncated as if they had never been there. values_rotated: values come rotated, "
+          "and outputs stay so.")
       .def(
           "step",
           [](PyCache& self, const std::vector<Row>& rows, int32_t tokens, const Tensor& k, const Tensor& v,

@@ -30,6 +30,9 @@ void BindInfo(nb::module_& m) {
   m.def(
       "spec_is_raw", [](std::string_view spec) { return Take(ParseSpec(spec)).raw(); }, nb::arg("spec"));
   m.def(
+      "spec_rotates", [](std::string_view spec) { return Take(ParseSpec(spec)).rotation != Rotation::kNone; },
+      nb::arg("spec"));
+  m.def(
       "spec_is_lloyd_max",
       [](std::string_view spec) {
         const KvSpec s = Take(ParseSpec(spec));

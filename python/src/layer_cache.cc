@@ -39,7 +39,7 @@ void PyMemory::Release() {
 
 PyCache::PyCache(std::shared_ptr<PyMemory> memory, std::string_view spec, int heads, int kv_heads, int dk, int dv,
                  int first_layer, std::string_view prefill, std::string_view arithmetic, std::optional<LayerBits> bits,
-                 std::optional<LayerStats> stats, int32_t window, int rollback)
+                 std::optional<LayerStats> stats, int32_t window, int rollback, bool values_rotated)
     : memory_(std::move(memory)), workers_(NumThreads()), shape_{heads, kv_heads, dk, dv} {
   CacheConfig config;
   config.spec = Take(ParseSpec(spec));
@@ -62,6 +62,7 @@ PyCache::PyCache(std::shared_ptr<PyMemory> memory, std::string_view spec, int he
   if (window < 0) Raise(InvalidArgument("window is " + std::to_string(window) + ": 0 (none) or above"));
   if (window > 0) config.windows = {window};
   config.rollback = rollback;
+  config.values_rotated = values_rotated;
   cache_ = Take([&] {
     const Turn turn(*memory_);
     return KvCache::Create(config);

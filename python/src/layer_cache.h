@@ -83,7 +83,7 @@ class PyCache {
  public:
   PyCache(std::shared_ptr<PyMemory> memory, std::string_view spec, int heads, int kv_heads, int dk, int dv,
           int first_layer, std::string_view prefill, std::string_view arithmetic, std::optional<LayerBits> bits,
-          std::optional<LayerStats> stats, int32_t window, int rollback);
+          std::optional<LayerStats> stats, int32_t window, int rollback, bool values_rotated);
   ~PyCache();
   PyCache(const PyCache&) = delete;
   PyCache& operator=(const PyCache&) = delete;

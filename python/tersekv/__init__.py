@@ -21,6 +21,7 @@ set_num_threads = _core.set_num_threads
 _LAZY = {
     "TerseCache": "tersekv.hf.cache",
     "patch_model": "tersekv.hf.model",
+    "fold_output_rotation": "tersekv.hf.fold",
     "KVNormReport": "tersekv.reports",
     "measure_kv_norm_ratio": "tersekv.reports",
     "recommend_bits": "tersekv.reports",

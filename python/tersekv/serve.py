@@ -3,8 +3,10 @@
 
 Requests take turns: a model computes one answer at a time. Needs FastAPI and uvicorn: pip install 'tersekv[serve]'.
 """
+import contextlib
 import json
 import queue
+import signal
 import threading
 import time
 import uuid
@@ -18,6 +20,7 @@ from tersekv.hf.model import patch_model
 try:
     import fastapi
     import uvicorn
+    from fastapi.exceptions import RequestValidationError
     from fastapi.responses import JSONResponse, StreamingResponse
 except ImportError as missing:
     raise ImportError(f"tersekv-py serve needs {missing.name}: pip install 'tersekv[serve]'") from missing
@@ -29,6 +32,10 @@ class BadRequest(Exception):
     pass
 
 
+class Stopping(Exception):
+    pass
+
+
 class Answer:
     """One generation on a thread of its own; pieces() yields text as it comes."""
 
@@ -37,6 +44,7 @@ class Answer:
         self.streamer = transformers.TextIteratorStreamer(service.tokenizer, skip_prompt=True, skip_special_tokens=True,
                                                           timeout=1.0)
         self.cancelled, self.error, self.new_tokens, self.stats = threading.Event(), None, 0, None
+        service.answers.add(self)
         self.finish_reason = "stop"
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
@@ -45,10 +53,10 @@ class Answer:
         request, model = self.request, self.service.model
         try:
             with self.service.turn:
-                if self.cancelled.is_set():
+                if self._ends():
                     return
                 cache = TerseCache.for_model(model, self.service.kv)
-                stop = transformers.StoppingCriteriaList([lambda *_: torch.tensor([self.cancelled.is_set()])])
+                stop = transformers.StoppingCriteriaList([lambda *_: torch.tensor([self._ends()])])
                 if request["seed"] is not None:
                     torch.manual_seed(request["seed"])
                 sampling = request["temperature"] > 0
@@ -68,7 +76,13 @@ class Answer:
         except Exception as error:  # told to the client
             self.error = error
         finally:
+            if self.service.stopping.is_set() and self.error is None and not self.cancelled.is_set():
+                self.error = Stopping("the server is shutting down: this answer is not whole")
             self.streamer.on_finalized_text("", stream_end=True)
+            self.service.answers.discard(self)
+
+    def _ends(self):
+        return self.cancelled.is_set() or self.service.stopping.is_set()
 
     def pieces(self):
         held, stops = "", self.request["stop"]
@@ -101,6 +115,7 @@ class Service:
     def __init__(self, model, tokenizer, kv, name):
         self.model, self.tokenizer, self.kv, self.name = patch_model(model), tokenizer, kv, name
         self.turn, self.waiting, self.count = threading.Lock(), 0, threading.Lock()
+        self.stopping, self.answers = threading.Event(), set()
         TerseCache.for_model(model, kv)  # what cannot be stored is said at the start
 
     def enter(self):
@@ -137,6 +152,8 @@ class Service:
                 raise BadRequest(f"{name} is {value!r}: from {low} to {high}")
             return value
 
+        if not isinstance(body.get("stream_options") or {}, dict):
+            raise BadRequest("stream_options must be an object")
         stop = body.get("stop") or []
         stop = [stop] if isinstance(stop, str) else stop
         if not isinstance(stop, list) or not all(isinstance(s, str) and s for s in stop):
@@ -151,8 +168,9 @@ class Service:
         room = limit - ids.shape[1]
         if room < 1:
             raise BadRequest(f"the messages have {ids.shape[1]} tokens, the model takes {limit}")
-        most = number("max_tokens", None, 1, limit, int) or number("max_completion_tokens", None, 1, limit, int)
-        return {"ids": ids, "max_tokens": min(most or 256, room), "temperature": number("temperature", 1.0, 0, 2),
+        asked = [number(name, None, 1, limit, int) for name in ("max_completion_tokens", "max_tokens")]  # the newer name first
+        most = next((tokens for tokens in asked if tokens is not None), 256)
+        return {"ids": ids, "max_tokens": min(most, room), "temperature": number("temperature", 1.0, 0, 2),
                 "top_p": number("top_p", 1.0, 0, 1), "seed": number("seed", None, 0, 2**63 - 1, int), "stop": stop,
                 "stream": bool(body.get("stream")),
                 "include_usage": bool((body.get("stream_options") or {}).get("include_usage"))}
@@ -161,9 +179,15 @@ class Service:
 def create_app(model, tokenizer, kv, name):
     service = Service(model, tokenizer, kv, name)
     app = fastapi.FastAPI(title="tersekv-py")
+    app.state.service = service
 
     def error(status, message, kind="invalid_request_error"):
         return JSONResponse({"error": {"message": message, "type": kind, "code": None}}, status)
+
+    @app.exception_handler(RequestValidationError)
+    def unreadable(_, wrong):
+        return error(400, "the body must be JSON: " + "; ".join(
+            str(part.get("ctx", {}).get("error", part["msg"])) for part in wrong.errors()))
 
     @app.get("/health")
     def health():
@@ -179,6 +203,8 @@ def create_app(model, tokenizer, kv, name):
             request = service.read(body)
         except BadRequest as wrong:
             return error(400, str(wrong))
+        if service.stopping.is_set():
+            return error(503, "the server is shutting down", "server_error")
         if not service.enter():
             return error(503, f"{MOST_WAITING} requests wait already: try again later", "server_error")
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
@@ -189,6 +215,8 @@ def create_app(model, tokenizer, kv, name):
             return StreamingResponse(_events(service, answer, head, request, usage), media_type="text/event-stream")
         try:
             text = "".join(answer.pieces())
+        except Stopping as stopped:
+            return error(503, str(stopped), "server_error")
         except Exception as failed:
             return error(500, f"{type(failed).__name__}: {failed}", "server_error")
         finally:
@@ -221,6 +249,25 @@ def _events(service, answer, head, request, usage):
         service.leave()
 
 
+class Server(uvicorn.Server):
+    """A signal ends running answers at their next token; their clients are told."""
+
+    def __init__(self, config, service):
+        super().__init__(config)
+        self.service = service
+
+    def handle_exit(self, sig, frame):
+        self.service.stopping.set()
+        super().handle_exit(sig, frame)
+
+
 def serve(model, tokenizer, kv, name, host="127.0.0.1", port=8000):
+    """Until SIGTERM or SIGINT; returns when all answers have ended."""
     app = create_app(model, tokenizer, kv, name)
-    uvicorn.run(app, host=host, port=port, log_level="warning")
+    service = app.state.service
+    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises the signal again once it has shut down
+    with contextlib.suppress(KeyboardInterrupt):
+        Server(uvicorn.Config(app, host=host, port=port, log_level="warning"), service).run()
+    service.stopping.set()
+    for answer in list(service.answers):
+        answer.thread.join()

@@ -18,6 +18,20 @@ size_t HugeBytes() { return huge_bytes; }
 
 #if defined(__linux__)
 
+namespace {
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+// Whether pages that are resident can be made huge: madvise of nothing tells whether it knows the advice.
+bool CanCollapse() {
+  static const bool can = madvise(nullptr, 0, MADV_COLLAPSE) == 0;
+  return can;
+}
+
+}  // namespace
+
 // Mapped by hand: an aligned `new` of this size takes twice the address space.
 HugeArray MakeHuge(size_t bytes) {
   const size_t mapped = bytes + kHugePageBytes;
@@ -27,9 +41,15 @@ HugeArray MakeHuge(size_t bytes) {
   const size_t skip = RoundUp(reinterpret_cast<uintptr_t>(begin), kHugePageBytes) - reinterpret_cast<uintptr_t>(begin);
   if (skip > 0) munmap(begin, skip);
   if (skip < kHugePageBytes) munmap(begin + skip + bytes, kHugePageBytes - skip);
-  madvise(begin + skip, bytes, MADV_HUGEPAGE);  // a wish: where it is not granted, small pages do
+  madvise(begin + skip, bytes, CanCollapse() ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
   huge_bytes += bytes;
   return {begin + skip, HugeDelete{bytes}};
+}
+
+void UseHugePages(uint8_t* begin, size_t bytes) {
+  if (!CanCollapse()) return;
+  madvise(begin, bytes, MADV_HUGEPAGE);
+  madvise(begin, bytes, MADV_COLLAPSE);  // without it they would come when the system finds the time
 }
 
 void HugeDelete::operator()(uint8_t* p) const {
@@ -38,6 +58,8 @@ void HugeDelete::operator()(uint8_t* p) const {
 }
 
 #else
+
+void UseHugePages(uint8_t*, size_t) {}
 
 HugeArray MakeHuge(size_t bytes) {
   void* p = ::operator new (bytes, std::align_val_t{kHugePageBytes});

@@ -30,7 +30,8 @@ AlignedArray<T> MakeAligned(size_t n) {
   return AlignedArray<T>(static_cast<T*>(p));
 }
 
-// Memory that the system may back with huge pages. Not zeroed. bytes: a multiple of kHugePageBytes.
+// Memory that the system may back with huge pages: once UseHugePages asks for them (Linux 6.1 and later), so that until
+// then only what was touched is resident; elsewhere from the start. Not zeroed. bytes: a multiple of kHugePageBytes.
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 struct HugeDelete {
@@ -40,6 +41,8 @@ struct HugeDelete {
 using HugeArray = std::unique_ptr<uint8_t[], HugeDelete>;
 
 HugeArray MakeHuge(size_t bytes);
+// Of all bytes of a HugeArray that is filled: a wish, where it is not granted small pages do.
+void UseHugePages(uint8_t* begin, size_t bytes);
 size_t HugeBytes();  // of all such arrays now: malloc does not see them
 
 inline constexpr size_t RoundUp(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }

@@ -87,7 +87,8 @@ History::History(CacheConfig config, std::unique_ptr<const Encoder> encoder)
         layout.record.projection = projection.get();
       }
       encode_floats = std::max(encode_floats, RecordScratchFloats(layout.family, side, layout.record));
-      const RotationKind kind = config_.spec.raw() ? RotationKind::kNone : RotationKindOf(config_.spec.rotation);
+      const bool plain = config_.spec.raw() || (side == Kv::kV && config_.values_rotated);
+      const RotationKind kind = plain ? RotationKind::kNone : RotationKindOf(config_.spec.rotation);
       if (kind == RotationKind::kHaar && !haar.contains(d)) haar[d] = HaarMatrix(config_.spec.seed, d);
       for (int h = 0; h < shape.kv_heads; ++h) {
         sides[static_cast<size_t>(side)].emplace_back(kind, config_.spec.seed,

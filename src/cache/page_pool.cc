@@ -12,6 +12,7 @@ int PagePool::SizeClass(size_t page_bytes) {
   }
   class_bytes_.push_back(page_bytes);
   class_pages_.push_back(0);
+  open_slabs_.emplace_back();
   idle_pages_.emplace_back();
   return static_cast<int>(class_bytes_.size()) - 1;
 }
@@ -40,6 +41,7 @@ void PagePool::AddSlab(int size_class) {
     while (slab % bytes > slab / 32 && slab < 8 * kHugePageBytes) slab += kHugePageBytes;
     pages = slab / bytes;
     memory = slabs_.emplace_back(MakeHuge(slab)).get();
+    open_slabs_[static_cast<size_t>(size_class)] = {memory, slab};
   }
   taken += pages;
   idle_ += pages * bytes;
@@ -64,6 +66,11 @@ Page* PagePool::Take(int size_class) {
     idle.pop_back();
     idle_ -= bytes;
     std::memset(page->data, 0, bytes);
+    auto& open = open_slabs_[static_cast<size_t>(size_class)];
+    if (idle.empty() && open.first != nullptr) {
+      UseHugePages(open.first, open.second);
+      open = {};
+    }
   } else {
     if (!MakeRoom(bytes)) return nullptr;
     page = std::make_unique<Page>();

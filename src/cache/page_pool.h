@@ -30,7 +30,7 @@ class PagePool {
 
   // A zeroed page with one reference, or null when the budget does not allow it. Idle pages of other sizes are given
   // back to the system before that is said. Without a budget pages come from slabs, which the system backs with huge
-  // pages: walking a long history then misses the TLB less (docs/perf/cpu.md).
+  // pages once all of their pages were taken: walking a long history then misses the TLB less (docs/perf/cpu.md).
   Page* Take(int size_class);
   void Retain(Page* page) { ++page->refs; }
   void Release(Page* page);
@@ -56,6 +56,7 @@ class PagePool {
   std::vector<size_t> class_pages_;  // taken from slabs so far
   std::vector<AlignedArray<uint8_t>> small_slabs_;
   std::vector<HugeArray> slabs_;
+  std::vector<std::pair<uint8_t*, size_t>> open_slabs_;  // by class: the slab that still has pages never taken, or null
   std::vector<std::vector<std::unique_ptr<Page>>> idle_pages_;  // by class
 };
 

@@ -6,7 +6,9 @@ import re
 import pytest
 import torch
 
+import tersekv
 from models import make, tokens
+from tersekv import TerseCache
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "python.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
@@ -31,6 +33,21 @@ class Tokenizer:
 
     def decode(self, ids, skip_special_tokens=True):
         return " ".join(map(str, ids.tolist()))
+
+
+def test_every_spec_and_name_of_the_page_is_known():
+    """Also those of the tables for people who come from other packages."""
+    text = PAGE.read_text()
+    specs = {spec for spec in re.findall(r'kv="([^"]+)"', text) if "profile" not in spec}
+    specs |= {"k4v4" + option for option in re.findall(r"`(\+[a-z]+=[a-z0-9]+)`", text)}
+    assert len(specs) > 12
+    for spec in specs - {"f16", "f32"}:
+        TerseCache(kv=spec)
+    for name in set(re.findall(r"from tersekv import ([A-Za-z_, ]+)", text)):
+        assert all(hasattr(tersekv, part) for part in name.split(", "))
+    engine = tersekv.TurboQuantEngine(head_dim=64, total_bits=4)
+    for name in ("generate", "compress_kv_cache", "build_cache", "compression_stats", "auto_tune", "compress_kv_3bit"):
+        assert callable(getattr(engine, name)) and f"`engine.{name}(" in text
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning", "ignore::FutureWarning")

@@ -2,6 +2,7 @@
 """What a process takes, resident and at its peak, beside the formula and DynamicCache. A decoded copy would show."""
 import json
 import pathlib
+import platform
 import subprocess
 import sys
 
@@ -70,6 +71,12 @@ def measure(tokens, copy=False):
     return result
 
 
+def slab_rest():
+    """Before Linux 6.1 a slab of pages is a huge page from the start, and resident whole."""
+    release = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
+    return 0 if release >= (6, 1) else 2 * MIB
+
+
 def limit_of_peak(result, tokens):
     one_layer = tokens * 4 * 128 * 2 * 2  # of float16 keys and values, decoded
     return result["filled"] + result["scratch"] + one_layer // 4
@@ -77,11 +84,11 @@ def limit_of_peak(result, tokens):
 
 @pytest.mark.parametrize("tokens", [8192, 32768])
 def test_process_memory_follows_the_formula(tokens):
-    """Within 1%, the rest of a slab and the allocator aside; the peak of decode steps holds no decoded layer."""
+    """Within 1%, the allocator included; the peak of decode steps holds no decoded layer."""
     result = measure(tokens)
     assert result["f16"] == 16 * tokens * 4 * 256 * 2
     assert abs(result["used"] / result["formula"] - 1) < 0.01
-    assert abs(result["filled"] - result["formula"]) < 0.01 * result["formula"] + 3 * MIB
+    assert abs(result["filled"] - result["formula"]) < 0.01 * result["formula"] + slab_rest()
     assert result["peak"] < limit_of_peak(result, tokens)
     assert abs(result["dynamic"] - result["f16"]) < 0.02 * result["f16"] + 3 * MIB
     assert result["filled"] < result["dynamic"] / 3.4

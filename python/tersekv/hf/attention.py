@@ -4,6 +4,7 @@ import torch
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
+from tersekv.hf import compat
 from tersekv.hf.dense import dense_attention
 from tersekv.hf.handle import KVHandle
 from tersekv.hf.masks import TerseMask, make_mask
@@ -12,7 +13,7 @@ NAME = "tersekv"
 OBSERVERS = []  # called with (module, query, key, value, scale) of plain tensors; reports.py
 
 
-@torch.compiler.disable  # the core takes addresses: a graph breaks here
+@torch.compiler.disable(reason=compat.NO_GRAPH)
 def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=None, sliding_window=None, softcap=None,
               s_aux=None, is_causal=None, position_bias=None, output_attentions=False, **_):
     """Transformers' attention interface: query [batch, heads, queries, d]; -> [batch, queries, heads, d], None."""

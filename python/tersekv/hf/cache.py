@@ -9,7 +9,7 @@ import torch
 from transformers.cache_utils import Cache, DynamicCache
 
 from tersekv import _arrays, _core
-from tersekv.hf import attention, compat
+from tersekv.hf import attention, compat, fold
 from tersekv.hf.layer import TerseLayer, simd_backend
 from tersekv.hf.options import choose_spec, protected
 from tersekv.hf.plan import BatchPlan, core_rows, plan_of
@@ -31,7 +31,8 @@ class TerseCache(DynamicCache):
     decoding at its place would see: slower, independent of how a prompt is cut).
     arithmetic: "int16" (default), "exact" or "fast", as docs/numerics.md has it. byte_budget: limit of all
     bytes that it takes, scratch included (0: none); what does not fit raises MemoryError. A forward pass that fails in
-    any layer is taken back in all of them.
+    any layer is taken back in all of them. fold_output_rotation: the model's weights take in the rotation of the values
+    (fold.py), so that outputs need none back; with for_model, which folds a model that is not.
     device: "cpu". A cache is for one thread at a time; deep copies of it may run in other ones.
 
     The model's attention must be 'tersekv' (patch_model(model), or attn_implementation="tersekv"): it computes from packed
@@ -47,15 +48,14 @@ class TerseCache(DynamicCache):
         if offloading:
             raise ValueError("a TerseCache does not offload: layers would leave before attention has read them; "
                              "use fewer bits or byte_budget")
-        if fold_output_rotation:
-            raise ValueError("fold_output_rotation=True is not done: it would save nothing, because what the raw "
-                             "window adds would have to be rotated instead, once a head and step; leave it False")
         if bits is not None and profile is None:
             raise ValueError(f"bits={bits!r} are laid out over layers as a profile says: pass profile= with it, or kv=")
         self.spec = choose_spec(kv, compression, key_bits, value_bits, bits)
         self.prefill, self.config = prefill, None
         self._check_spec(64, profile is not None, prefill, arithmetic)
         self.store = Store(prefill, arithmetic, byte_budget)
+        self.fold = fold.demand(config, self.spec, profile) if fold_output_rotation else None
+        self.store.values_rotated = self.fold is not None
         self._start()
         self._protect = (protect_first, protect_last, tuple(protected_layers))
         if config is None:
@@ -67,7 +67,7 @@ class TerseCache(DynamicCache):
 
     def _start(self):
         self.rows, self.slots, self.stored, self.explained = [], 0, None, set()
-        self._model, self.undo = None, Undo()
+        self._model, self._folded, self.undo = None, None, Undo()
         weakref.finalize(self, self.store.remove, self.rows)
 
     def _use_config(self, config, profile, bits):
@@ -118,6 +118,13 @@ class TerseCache(DynamicCache):
             from tersekv.hf import profiles
             options["profile"] = profiles.load(options["profile"])
             profiles.check_model(options["profile"], model)
+        if options.get("fold_output_rotation") and fold.of(model.config) is None:
+            choice = {name: options.get(name) for name in ("compression", "key_bits", "value_bits", "bits")}
+            fold.check_spec(choose_spec(kv, **choice))
+            if options.get("profile") is not None:
+                raise ValueError("the profile is of the model before fold_output_rotation: call "
+                                 "tersekv.fold_output_rotation(model) first, then measure the profile")
+            fold.fold_output_rotation(model)
         cache = cls(model.config, kv, **options)
         if (other := cache.foreign_attention()) is not None:
             warnings.warn(f"the model's attention is '{other}': the cache will decode its history each step; "
@@ -153,10 +160,26 @@ class TerseCache(DynamicCache):
 
     def check_model(self, config):
         """Tokens of one model are noise to another one, even where shapes agree."""
+        self.check_fold(config)
         if self._model is None or not self.holds_tokens(self.slots):
             self._model = config
         elif config is not None and config is not self._model:
             raise ValueError("this cache holds tokens of another model: call reset(), or make one cache a model")
+
+    def check_fold(self, config):
+        """So are values that a model gave before it was folded, or after."""
+        config = self.config if config is None else config
+        if config is None or not (fold.any_known() or self.fold or self._folded):
+            return
+        folded = fold.of(config)
+        if self.fold is not None and folded is not self.fold:
+            raise ValueError("this cache is for the model as it was folded (fold_output_rotation), and the model was "
+                             "unfolded since: make another cache")
+        if not self.holds_tokens(self.slots):
+            self._folded = folded
+        elif folded is not self._folded:
+            raise ValueError("the model was folded or unfolded (fold_output_rotation) since this cache got its tokens: "
+                             "call reset(), or make another cache")
 
     def foreign_attention(self):
         """The model's attention when it is known and another one than 'tersekv'."""
@@ -188,7 +211,7 @@ class TerseCache(DynamicCache):
         self.stored, self.slots = grown, end
 
     # -- what Transformers calls ---------------------------------------------------------------------------------------
-    @torch.compiler.disable
+    @torch.compiler.disable(reason=compat.NO_GRAPH)
     def update(self, key_states, value_states, layer_idx, *args, **kwargs):
         while self.config is None and len(self.layers) <= layer_idx:
             self.layers.append(TerseLayer(self, len(self.layers), len(self.layers), self.spec))
@@ -236,7 +259,7 @@ class TerseCache(DynamicCache):
             layer.epoch += 1
         self.store.remove(self.rows)
         self.rows.clear()
-        self.slots, self.stored, self._model, self.undo = 0, None, None, Undo()
+        self.slots, self.stored, self._model, self._folded, self.undo = 0, None, None, None, Undo()
         for layer in self._stock():
             layer.reset()
 
@@ -313,7 +336,7 @@ class TerseCache(DynamicCache):
         twin._start()
         twin.rows.extend(rows)
         twin.explained, twin.layers = set(self.explained), layers
-        twin.slots, twin._model = self.slots, self._model
+        twin.slots, twin._model, twin._folded = self.slots, self._model, self._folded
         twin.stored = None if self.stored is None else self.stored.clone()
         for layer in twin._packed():
             layer.owner, layer.pending = twin, None

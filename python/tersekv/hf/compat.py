@@ -3,6 +3,11 @@
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, get_layer_types_and_kwargs
 
 
+# Said by torch.compile(fullgraph=True); without it the graph breaks there, and the rest is compiled.
+NO_GRAPH = ("a TerseCache grows in pages of its own memory, whose addresses no graph can hold: compile without "
+            "fullgraph=True (the graph breaks at the cache's update and attention), or not at all")
+
+
 def layer_plan(config):
     """[(layer type, keyword arguments of its stock cache layer)] of a decoder's config.
 

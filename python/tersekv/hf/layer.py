@@ -129,6 +129,7 @@ class TerseLayer(CacheLayerMixin):
         owner.undo.check()
         self.flush()
         owner.undo.enter(owner, self)
+        owner.check_fold(None)
         self._check(key_states, value_states)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -208,7 +209,12 @@ class TerseLayer(CacheLayerMixin):
                                  f"{pending.end - pending.low}: was it made for another cache?")
             window, tensor = mask.window, mask.tensor
         elif isinstance(mask, torch.Tensor):
-            tensor = mask
+            tensor, keys = mask, pending.end - pending.low
+            if mask.ndim != 4 or mask.shape[0] not in (1, query.shape[0]) or mask.shape[2] not in (1, query.shape[2]) or \
+                    mask.shape[3] < keys or (mask.shape[3] > keys and not self.is_sliding):
+                raise ValueError(f"layer {self.index}: the mask has shape {list(mask.shape)}, and {query.shape[0]} rows of "
+                                 f"{query.shape[2]} queries over {keys} keys need [{query.shape[0]}, 1, "
+                                 f"{query.shape[2]}, {keys}]")
         if self.is_sliding:  # what is behind it was given back
             window = min(window or self.window, self.window)
         valid = self.owner.plan(mask, pending)

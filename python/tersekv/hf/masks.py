@@ -6,6 +6,7 @@ Transformers calls it once a forward pass and layer type; modules only pass the 
 import torch
 import transformers.masking_utils as masking
 
+from tersekv.hf import compat
 from tersekv.hf.dense import allowed
 
 
@@ -45,6 +46,8 @@ class TerseMask:
         self.shape = (batch, 1, q_length, kv_length)
         self.plans = {}
 
+    ndim = 4
+
     def to(self, device, *_, **__):
         """accelerate moves what has .to()."""
         move = lambda t: None if t is None else t.to(device)
@@ -70,9 +73,13 @@ class TerseMask:
         return f"TerseMask({self.kind}, {self.shape}, window={self.window}, padded={self.padding is not None})"
 
 
-@torch.compiler.disable
+@torch.compiler.disable(reason=compat.NO_GRAPH)
 def make_mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=masking.causal_mask_function,
               attention_mask=None, use_vmap=False, **others):
+    if isinstance(attention_mask, TerseMask):  # generate() with a static cache makes masks before the model does
+        return attention_mask
+    if attention_mask is not None and attention_mask.shape[0] not in (1, batch_size):
+        raise ValueError(f"the attention mask has {attention_mask.shape[0]} rows, the batch {batch_size}")
     kind = "other" if use_vmap else classify(mask_function)
     if kind in ("causal", "sliding") and int(q_offset) + q_length == int(kv_offset) + kv_length:
         padding = attention_mask

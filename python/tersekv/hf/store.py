@@ -10,10 +10,11 @@ from tersekv import _core
 ROLLBACK_TOKENS, DRAFT_TOKENS = 64, 256
 
 class Store:
-    def __init__(self, prefill, arithmetic, byte_budget, layer_bits=None, layer_stats=None):
+    def __init__(self, prefill, arithmetic, byte_budget, layer_bits=None, layer_stats=None, values_rotated=False):
         self.memory = _core.Memory(byte_budget)
         self.prefill, self.arithmetic = prefill, arithmetic
         self.layer_bits, self.layer_stats = layer_bits, layer_stats  # by ordinal, of a profile
+        self.values_rotated = values_rotated  # by the model: fold.py
         self.cores, self.rollbacks = {}, {}  # by layer number; of sliding layers
         self._ids = itertools.count()
         self.lock = threading.RLock()  # finalizers run anywhere, so remove() does without
@@ -38,6 +39,8 @@ class Store:
             options["bits"] = self.layer_bits[layer.ordinal]
         if self.layer_stats is not None and not _core.spec_is_raw(layer.spec):
             options["stats"] = self.layer_stats[layer.ordinal]
+        if self.values_rotated and not _core.spec_is_raw(layer.spec):
+            options["values_rotated"] = True
         core = _core.LayerCache(self.memory, layer.spec, heads or layer.owner.query_heads(kv_heads), kv_heads, dk, dv,
                                 layer.ordinal, self.prefill, self.arithmetic, **options)
         self.cores[layer.index] = core

@@ -49,6 +49,8 @@ class Undo:
             layer.epoch += 1
             if (core := cache.store.cores.get(index)) is not None:
                 core.undo(cache.rows)
+            elif length == 0:  # another model's keys may come next
+                layer.is_initialized, layer.shape = False, None
         cache.slots, cache.stored, rows = self._before
         if rows == 0:
             cache.rows.clear()
