@@ -17,16 +17,16 @@ namespace {
 TEST(Attend, NoDenormalProducts) {
   constexpr unsigned kDenormalOperand = 2;
   for (const char* spec : {"k4v4", "k3v3+win=33", "k8v8", "f16", "k4tv4t", "kivi-k4v4", "k4v4+mean=page"}) {
-    Model model = reference::MakeModel(spec, {{8, 2, 64, 64}});
+    reference::Model model = reference::MakeModel(spec, {{8, 2, 64, 64}});
     model.config.arithmetic = Arithmetic::kInt16;
     auto cache = reference::MakeCache(model);
     for (int at = 0, n = 0; at < 515; at += n) {
       n = at == 0 ? 512 : 1;
-      const std::vector<Token> step = reference::TokenRun(0, at, n);
+      const std::vector<reference::Token> step = reference::TokenRun(0, at, n);
       ASSERT_TRUE(cache->BeginStep(reference::StepTokens(step)).ok());
       reference::WriteAll(cache.get(), model, step);
       std::vector<float> q, out(static_cast<size_t>(n) * 8 * 64);
-      for (const Token& token : step) {
+      for (const reference::Token& token : step) {
         const std::vector<float> row = model.Q(0, token.content);
         q.insert(q.end(), row.begin(), row.end());
       }
