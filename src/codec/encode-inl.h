@@ -12,10 +12,11 @@ namespace tersekv {
 namespace TERSEKV_INL_NAMESPACE {
 
 // Encodes one block of Count() rows. x: [d] lane groups (channel-major), destroyed. codes: [Count(), d]; scales:
-// [Count()] bf16. scratch: EncodeScratchFloats(d, Count()). False: a row is not finite or its norm overflows, outputs
-// are then garbage.
+// [Count()] bf16; of the first `rows` only. scratch: EncodeScratchFloats(d, Count()). False: a row is not finite or its
+// norm overflows, outputs are then garbage.
 template <class L>
-bool EncodeLanes(L lanes, const HeadCodec& codec, float* x, uint8_t* codes, uint16_t* scales, float* scratch) {
+bool EncodeLanes(L lanes, const HeadCodec& codec, float* x, uint8_t* codes, uint16_t* scales, float* scratch,
+                 size_t rows = 1) {
   const size_t n = lanes.Count();
   const int d = codec.d;
   float* code = scratch;
@@ -49,7 +50,7 @@ bool EncodeLanes(L lanes, const HeadCodec& codec, float* x, uint8_t* codes, uint
     levels2 = lanes.Add(levels2, lanes.Mul(level, level));
   }
   lanes.Store(levels2, n2);
-  for (size_t i = 0; i < n; ++i) {
+  for (size_t i = 0; i < rows; ++i) {
     float g = LloydMaxScale(table, codec.norm, s2[i], s[i], codec.sqrt_d, p[i], n2[i], peak[i]);
     if (!(g < 0x1.fep127f)) g = 0x1.fep127f;  // saturates at bf16's largest
     scales[i] = F32ToBF16(g);

@@ -27,6 +27,12 @@ void LloydMaxQuantise(L lanes, const LevelTable& t, float* y, int d, typename L:
     return;
   }
   const auto one = lanes.Set(1.0f);
+  float bound[64 * 64], step[64];  // as many as LevelTable has thresholds; Count() <= 64 on every target
+  for (int k = 0; k + 1 < t.count; ++k) {
+    const size_t i = static_cast<size_t>(k);
+    lanes.Store(lanes.Mul(lanes.Set(t.threshold[i]), s), bound + i * n);
+    step[i] = static_cast<float>(t.level[i + 1] - t.level[i]);
+  }
   for (int c = 0; c < d; ++c) {
     const size_t at = static_cast<size_t>(c) * n;
     const auto value = lanes.Load(y + at);
@@ -34,9 +40,9 @@ void LloydMaxQuantise(L lanes, const LevelTable& t, float* y, int d, typename L:
     auto level = lanes.Set(static_cast<float>(t.level[0]));
     for (int k = 0; k + 1 < t.count; ++k) {  // strict: ties go down
       const size_t i = static_cast<size_t>(k);
-      const auto passed = lanes.Greater(value, lanes.Mul(lanes.Set(t.threshold[i]), s));
+      const auto passed = lanes.Greater(value, lanes.Load(bound + i * n));
       index = lanes.Add(index, lanes.Select(passed, one, zero));
-      level = lanes.Add(level, lanes.Select(passed, lanes.Set(static_cast<float>(t.level[i + 1] - t.level[i])), zero));
+      level = lanes.Add(level, lanes.Select(passed, lanes.Set(step[i]), zero));
     }
     lanes.Store(lanes.Select(nonzero, level, zero), y + at);
     lanes.Store(lanes.Select(nonzero, index, zero), code + at);

@@ -41,7 +41,7 @@ bool EncodeAll(L lanes, const HeadCodec& codec, const float* rows, size_t n, uin
   for (size_t i = 0; i < n; i += count) {
     const size_t block = n - i < count ? n - i : count;
     Transpose(rows + i * d, block, codec.d, count, x);
-    if (!EncodeLanes(lanes, codec, x, block_codes, block_scales, rest)) return false;
+    if (!EncodeLanes(lanes, codec, x, block_codes, block_scales, rest, block)) return false;
     for (size_t j = 0; j < block * d; ++j) codes[i * d + j] = block_codes[j];
     for (size_t j = 0; j < block; ++j) scales[i + j] = block_scales[j];
   }

@@ -29,16 +29,17 @@ using VI = hn::Vec<DI>;
 
 // sum + a[2l] * b[2l] + a[2l + 1] * b[2l + 1], 16-bit factors, wrapping.
 HWY_INLINE VI AddPairs(VI sum, V16 a, V16 b) {
-  const DI d;
-  const hn::RebindToSigned<D16> d16;
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL && HWY_MAJOR == 1 && HWY_MINOR == 0
   // Highway 1.0 multiplies and adds in two instructions, and its target lacks the one that does both for intrinsics.
   asm("vpdpwssd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
   return sum;
 #elif HWY_ARCH_X86
+  const DI d;
+  const hn::RebindToSigned<D16> d16;
   VI unused = hn::Zero(d);
   return hn::ReorderWidenMulAccumulate(d, hn::BitCast(d16, a), hn::BitCast(d16, b), sum, unused);
 #else
+  const DI d;
   const auto low = [&](V16 v) HWY_ATTR { return hn::ShiftRight<16>(hn::ShiftLeft<16>(hn::BitCast(d, v))); };
   const auto high = [&](V16 v) HWY_ATTR { return hn::ShiftRight<16>(hn::BitCast(d, v)); };
   return hn::Add(sum, hn::Add(hn::Mul(low(a), low(b)), hn::Mul(high(a), high(b))));
@@ -60,20 +61,28 @@ HWY_INLINE VI AddQuads(VI sum, V8 u, V8 s) {
 #endif
 }
 
+// Levels of a step as a product takes them. The constructors are written out: GCC 12 puts those that it makes itself
+// outside the target's attributes.
+template <size_t kCount>
+struct StepVectors {
+  HWY_INLINE StepVectors() {}
+  template <class... V>
+  HWY_INLINE explicit StepVectors(V... vectors) : v{vectors...} {}
+  V8 v[kCount];
+};
+
 // How levels and factors meet in a 32-bit lane. kWords: words of factors a row and block; kVectors: vectors of levels a
 // step.
 
 // 16-bit factors: word j holds x of k = j (low half) and k = j + 8.
 struct Pairs {
   static constexpr size_t kWords = 8, kVectors = 4;
-  struct Step {
-    V8 v[kVectors];  // even bytes of both halves of n, odd bytes of both
-  };
+  using Step = StepVectors<kVectors>;  // even bytes of both halves of n, odd bytes of both
   static HWY_INLINE Step Prepare(const StepLevels& levels) {
     const StepPairs pairs = ToPairs(levels);
     const D8 d;
-    return {{hn::BitCast(d, pairs.low[0]), hn::BitCast(d, pairs.low[1]), hn::BitCast(d, pairs.high[0]),
-             hn::BitCast(d, pairs.high[1])}};
+    return Step(hn::BitCast(d, pairs.low[0]), hn::BitCast(d, pairs.low[1]), hn::BitCast(d, pairs.high[0]),
+                hn::BitCast(d, pairs.high[1]));
   }
   struct Factor {
     V16 low, high;
@@ -90,11 +99,9 @@ struct Pairs {
 // 8-bit factors: word i holds x of k = i, i + 4, i + 8, i + 12. Queries are signed, levels lifted.
 struct QuadQueries {
   static constexpr size_t kWords = 4, kVectors = 2;
-  struct Step {
-    V8 v[kVectors];
-  };
+  using Step = StepVectors<kVectors>;
   using Factor = V8;
-  static HWY_INLINE Step Prepare(const StepLevels& levels) { return {{levels.half[0], levels.half[1]}}; }
+  static HWY_INLINE Step Prepare(const StepLevels& levels) { return Step(levels.half[0], levels.half[1]); }
   static HWY_INLINE Factor Load(const uint32_t* at) { return hn::BitCast(D8(), hn::Set(D32(), at[0])); }
   static HWY_INLINE VI Add(VI sum, const Step& step, int half, Factor x) { return AddQuads(sum, step.v[half], x); }
 };
@@ -103,7 +110,7 @@ struct QuadQueries {
 struct QuadWeights : QuadQueries {
   static HWY_INLINE Step Prepare(const StepLevels& levels) {
     const V8 lift = hn::Set(D8(), static_cast<uint8_t>(kLift));
-    return {{hn::Xor(levels.half[0], lift), hn::Xor(levels.half[1], lift)}};
+    return Step(hn::Xor(levels.half[0], lift), hn::Xor(levels.half[1], lift));
   }
   static HWY_INLINE VI Add(VI sum, const Step& step, int half, Factor x) { return AddQuads(sum, x, step.v[half]); }
 };

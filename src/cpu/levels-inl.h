@@ -45,13 +45,10 @@ struct StepPairs {
 };
 
 HWY_INLINE StepPairs ToPairs(const StepLevels& levels) {
-  StepPairs pairs;
-  for (int h = 0; h < 2; ++h) {
-    const V16 both = hn::BitCast(D16(), levels.half[h]);
-    pairs.low[h] = hn::And(both, hn::Set(D16(), uint16_t{0xff}));
-    pairs.high[h] = hn::ShiftRight<8>(both);
-  }
-  return pairs;
+  // One expression: GCC 12 makes a default constructor of vectors outside the target's attributes.
+  const V16 mask = hn::Set(D16(), uint16_t{0xff});
+  const V16 first = hn::BitCast(D16(), levels.half[0]), second = hn::BitCast(D16(), levels.half[1]);
+  return {{hn::And(first, mask), hn::And(second, mask)}, {hn::ShiftRight<8>(first), hn::ShiftRight<8>(second)}};
 }
 
 template <int kBits>
