@@ -30,6 +30,8 @@ class Codec:
     def __init__(self, head_dim=128, bits=4, device="cpu", *, key_bits=None, value_bits=None, spec=None, layer=0,
                  kv_head=0):
         self.device = _arrays.check_device(device)
+        if self.device != "cpu":
+            raise ValueError(_arrays.NOT_ON_CUDA)
         if spec is None:
             k, v = _widths(bits, key_bits, value_bits)
             spec = f"k{k}v{v}"
