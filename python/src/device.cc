@@ -3,10 +3,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <array>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "python/src/bind.h"
 #include "python/src/status.h"
@@ -56,6 +58,20 @@ class DeviceLayer {
   }
 
   size_t page_bytes() const { return tersekv_cuda_page_bytes(&format_, pool_.kv_heads); }
+  // (bytes of a block of 16 tokens of one head, first byte of a side's codes, of its scales)
+  std::tuple<int, int, int> BlockOffsets(std::string_view side) const {
+    tersekv_cuda_block block{};
+    block.struct_size = sizeof block;
+    CheckC(tersekv_cuda_block_of(&format_, &block));
+    return side == "k" ? std::tuple(block.block_bytes, block.k_codes, block.k_scales)
+                       : std::tuple(block.block_bytes, block.v_codes, block.v_scales);
+  }
+  std::vector<int> BitPlaces(std::string_view side) const {
+    std::vector<int> places(static_cast<size_t>(16 * format_.head_dim * bits(side)));
+    CheckC(tersekv_cuda_bit_places(&format_, side == "k" ? 0 : 1, places.data(), places.size()));
+    return places;
+  }
+  int bits(std::string_view side) const { return side == "k" ? format_.k_bits : format_.v_bits; }
   int page_tokens() const { return format_.page_tokens; }
   void SetRawDtype(int dtype) { format_.raw_dtype = dtype; }
   void SetPages(uintptr_t pages) { pool_.pages = At<void>(pages); }
@@ -158,12 +174,24 @@ class DeviceLayer {
   tersekv_cuda_pool pool_{};
 };
 
+std::vector<int> StoredCodes(int bits) {
+  if (tersekv_cuda_stored_code(bits, 0) < 0) {
+    Raise(InvalidArgument("pages hold codes of 2 to 6 and 8 bits, not " + std::to_string(bits)));
+  }
+  std::vector<int> stored(size_t{1} << bits);
+  for (size_t code = 0; code < stored.size(); ++code) {
+    stored[code] = tersekv_cuda_stored_code(bits, static_cast<int>(code));
+  }
+  return stored;
+}
+
 }  // namespace
 
 void BindDevice(nb::module_& m) {
   m.def(
       "cuda_kernels", [] { return std::string(tersekv_cuda_kernels()); },
       "Attention kernels of this build, by widths and head_dim; '' without CUDA.");
+  m.def("device_stored_codes", &StoredCodes, nb::arg("bits"), "What pages store of each canonical code.");
   nb::class_<DeviceStep>(m, "DeviceStep", "Addresses that the layers of a step share.")
       .def(nb::init<>())
       .def_rw("slots", &DeviceStep::slots)
@@ -180,6 +208,11 @@ void BindDevice(nb::module_& m) {
            nb::arg("layer") = 0)
       .def_prop_ro("page_bytes", &DeviceLayer::page_bytes)
       .def_prop_ro("page_tokens", &DeviceLayer::page_tokens)
+      .def("block_offsets", &DeviceLayer::BlockOffsets, nb::arg("side"),
+           "(bytes of a block of 16 tokens of a head, first byte of the side's codes, of its scales)")
+      .def("bit_places", &DeviceLayer::BitPlaces, nb::arg("side"),
+           "By token of a block of 16, channel and bit of the stored code: its bit among the side's codes.")
+      .def("bits", &DeviceLayer::bits, nb::arg("side"))
       .def("set_raw_dtype", &DeviceLayer::SetRawDtype, nb::arg("dtype"), "Of raw pages: 1 f16, 2 bf16.")
       .def("set_pages", &DeviceLayer::SetPages, nb::arg("address"))
       .def(

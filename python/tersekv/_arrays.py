@@ -7,8 +7,7 @@ import numpy as np
 from tersekv import _core
 
 NO_CUDA = "this build has no CUDA: use device='cpu', or a wheel that was built with it"
-NOT_ON_CUDA = ("codecs of single vectors run on the CPU: pass x.cpu(); on CUDA TerseCache packs whole pages "
-               "(tersekv.hf.device)")
+NOT_ON_CUDA = "this runs on the CPU: pass x.cpu()"
 _NUMPY_DTYPES = {"float32": 0, "float16": 1}
 _TORCH_DTYPES = {"torch.float32": 0, "torch.float16": 1, "torch.bfloat16": 2}
 ITEM_BYTES = (4, 2, 2)

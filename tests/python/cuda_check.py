@@ -12,7 +12,7 @@ import traceback
 import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
-from tersekv import DecodeGraph, TerseCache, _core, patch_model
+from tersekv import Codec, DecodeGraph, TerseCache, _core, patch_model
 from tersekv.hf.device import describe
 
 DEVICE = "cuda"
@@ -227,6 +227,47 @@ def bytes_are_those_of_the_formula():
     NUMBERS["allocated over formula"] = grown / formula
     assert stats["bytes_used"] == formula, (stats["bytes_used"], formula)
     assert abs(grown - formula) <= 0.01 * formula, (grown, formula)
+
+
+@check
+def codec_bytes_are_those_of_the_cpu():
+    for spec in ("k4v4", "k8v8", "k2v3", "k5v6", "k6v2", "k3v5", "k4v8"):
+        for d, head in ((64, 0), (128, 2), (256, 0)):
+            codec = Codec(d, spec=spec, layer=3, kv_head=head)
+            on_device = Codec(d, spec=spec, layer=3, kv_head=head, device=DEVICE)
+            x = torch.randn(3, 37, d) * 3 + 1
+            codec.fit_k(x), on_device.fit_k(x.to(DEVICE))
+            for dtype in (torch.float32, torch.bfloat16, torch.float16):
+                y = x.to(dtype)
+                for side in "kv":
+                    want, got = (getattr(c, f"compress_{side}")(z) for c, z in ((codec, y), (on_device, y.to(DEVICE))))
+                    name = f"{spec}-{d} head {head} {side} {dtype}"
+                    assert torch.equal(want[1], got[1].cpu()), f"scales differ: {name}"
+                    assert torch.equal(want[0], got[0].cpu()), f"codes differ: {name}"
+                    back = [getattr(c, f"decompress_{side}")(*p) for c, p in ((codec, want), (on_device, got))]
+                    assert torch.equal(back[0], back[1].cpu()), f"decoded rows differ: {name}"
+
+
+@check
+def codec_in_compile_and_graphs():
+    codec, x = Codec(128, 4, device=DEVICE), torch.randn(2, 8, 40, 128, device=DEVICE, dtype=torch.bfloat16)
+    both = lambda y: codec.decompress_k(*codec.compress_k(y * 2), torch.bfloat16)
+    want = both(x)
+    torch.library.opcheck(torch.ops.tersekv.compress.default, (x, codec.spec, "k", 0, 0, [], []),
+                          test_utils=("test_schema", "test_faketensor"))
+    graph = torch.cuda.CUDAGraph()
+    still = x.clone()
+    with torch.cuda.graph(graph):
+        out = both(still)
+    still.copy_(x.flip(0))
+    graph.replay()
+    assert torch.equal(out, want.flip(0)), "a captured codec gives other values"
+    try:
+        compiled = torch.compile(both, fullgraph=True)(x)
+    except Exception as error:  # no C++ compiler or Triton on the machine
+        NUMBERS["torch.compile was refused: " + type(error).__name__] = 1.0
+        compiled = torch.compile(both, fullgraph=True, backend="aot_eager")(x)
+    close("compiled codec", compiled.float(), want.float(), 1e-2)
 
 
 @check

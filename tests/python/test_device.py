@@ -146,6 +146,45 @@ def test_a_failed_pass_is_taken_back(monkeypatch):
     assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("d", [64, 128, 256])
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
+def test_bits_of_pages_and_records_are_one_to_one(monkeypatch, bits, d):
+    monkeypatch.undo()  # the true formats
+    native = _core.DeviceLayer(f"k{bits}v{bits}+sink=0+win=0", d, 1, 0)
+    for side in "kv":
+        places = native.bit_places(side)
+        assert sorted(places) == list(range(16 * d * bits))
+    stored = _core.device_stored_codes(bits)
+    assert len(set(stored)) == 1 << bits
+    with pytest.raises(ValueError, match="7"):
+        _core.device_stored_codes(7)
+
+
+@pytest.mark.parametrize("spec,d,head", [("k4v8", 128, 0), ("k2v3", 64, 2), ("k5v6", 256, 1)])
+def test_records_survive_the_way_through_pages(monkeypatch, spec, d, head):
+    monkeypatch.undo()  # the true formats
+    from tersekv import ops_cuda
+    monkeypatch.setattr(ops_cuda, "_stream", lambda device: 0)
+    for side in "kv":
+        of = ops_cuda.DeviceRows(spec, side, d, 0, head, (), (), torch.device("cpu"))
+        codec, x = Codec(d, spec=spec), torch.randn(100, d)
+        packed, scales = getattr(codec, f"compress_{side}")(x)
+        kept = {}
+
+        class Native:  # the kernels' part: what was written is what is read
+            page_tokens, page_bytes = of.native.page_tokens, of.native.page_bytes
+            set_pages = lambda self, address: kept.update(address=address)
+            decompress = lambda self, *_: kept.update(
+                bytes=mock_device.at(kept["address"], "uint8", 2 * self.page_bytes).copy())
+            append = lambda self, *_: mock_device.at(kept["address"], "uint8", 2 * self.page_bytes).__setitem__(
+                slice(None), kept["bytes"])
+
+        of.native = Native()
+        ops_cuda.decompress(of, packed, scales, torch.float32)
+        got = ops_cuda.compress(of, x)
+        assert torch.equal(got[0], packed) and torch.equal(got[1], scales) and kept["bytes"].any()
+
+
 def test_refusals():
     model = patch_model(make("llama"))
     with pytest.raises(ValueError, match="byte_budget"):
