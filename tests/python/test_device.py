@@ -112,6 +112,62 @@ def test_copies_share_pages_until_one_writes():
         del twin
 
 
+class Replayed:
+    """Stands for a CUDA graph: replay() runs again, over the same buffers, what was captured."""
+
+    def replay(self):
+        made = self.made
+        layers = [(layer, layer.length) for layer in made.cache._packed()]
+        kept = made.cache.slots, made.cache.stored
+        made.pages.static = made.step_of_graph
+        for native, space in made.step_of_graph.parts()[0].natives.values():
+            space.planned_for = None  # the plan is part of the graph
+        made.logits = made._forward()
+        made.pages.static = None
+        for layer, length in layers:
+            layer.length, layer.pending = length, None
+        made.cache.slots, made.cache.stored = kept
+        made.cache.undo.starts.clear()
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_graph_steps_are_plain_steps(monkeypatch, padded):
+    import contextlib
+
+    from tersekv import DecodeGraph
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Replayed)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph: contextlib.nullcontext())
+    model, ids = patch_model(make("llama")), ids_of(3, 200)
+    mask = torch.ones_like(ids)
+    mask[1, :30 * padded] = 0
+    position = (mask.cumsum(1) - 1).clamp_min(0)
+
+    def run(cache, low, high):
+        return model(input_ids=ids[:, low:high], past_key_values=cache, attention_mask=mask[:, :high],
+                     position_ids=position[:, low:high]).logits[:, -1]
+
+    with torch.no_grad():
+        plain, cache = (TerseCache.for_model(model, kv="k8v8") for _ in "ab")
+        with pytest.raises(ValueError, match="prompt"):
+            DecodeGraph(model, cache)
+        run(plain, 0, 100), run(cache, 0, 100)
+        want = [run(plain, at, at + 1) for at in range(100, 180)]
+        graph = DecodeGraph(model, cache, max_new_tokens=80)
+        graph.graph.made, graph._sent = graph, None  # the stand-in has run what it captured
+        for at in range(100, 180):
+            got = run(cache, at, at + 1) if at in (130, 131, 170) else graph.step(ids[:, at])
+            assert torch.allclose(got, want[at - 100], atol=1e-5), at
+        assert cache.get_seq_length() == 180
+        assert torch.allclose(run(plain, 180, 190), run(cache, 180, 190), atol=1e-5)
+        with pytest.raises(RuntimeError, match="max_new_tokens"):
+            for at in range(100):
+                graph.step(ids[:, 0])
+        graph.close()
+        with pytest.raises(ValueError, match="tersekv"):
+            model.set_attn_implementation("sdpa")
+            DecodeGraph(model, cache)
+
+
 def test_other_attention_reads_pages_back():
     model, ids = make("llama"), ids_of(2, 90)
     with torch.no_grad():
