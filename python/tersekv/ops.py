@@ -109,7 +109,8 @@ def _compress_cuda(x, spec, side, layer, kv_head, mean, scale):
     rows, to, by = x.detach().reshape(-1, codec.head_dim).contiguous(), packed.view(-1, packed.shape[-1]), scales.view(-1)
     for at in range(0, rows.shape[0], ops_cuda.ROWS):
         part = slice(at, at + ops_cuda.ROWS)
-        to[part], by[part] = ops_cuda.compress(of, rows[part])
+        with torch.cuda.device(x.device):
+            to[part], by[part] = ops_cuda.compress(of, rows[part])
     return packed, scales
 
 
@@ -121,7 +122,8 @@ def _decompress_cuda(packed, scales, head_dim, spec, side, layer, kv_head, mean,
     rows, by, to = packed.reshape(-1, packed.shape[-1]), scales.reshape(-1), out.view(-1, head_dim)
     for at in range(0, rows.shape[0], ops_cuda.ROWS):
         part = slice(at, at + ops_cuda.ROWS)
-        to[part] = ops_cuda.decompress(of, rows[part], by[part], dtype)
+        with torch.cuda.device(packed.device):
+            to[part] = ops_cuda.decompress(of, rows[part], by[part], dtype)
     return out
 
 

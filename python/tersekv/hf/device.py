@@ -10,7 +10,7 @@ import os
 import torch
 
 from tersekv import _core
-from tersekv.hf.pages import AHEAD, MOST_QUERIES, Pages
+from tersekv.hf.pages import MOST_QUERIES, Pages
 
 NVTX = os.environ.get("TERSEKV_NVTX", "") not in ("", "0")
 STATS_TOKENS, LEAST_STATS_TOKENS = 128, 64  # of a row, for the mean; fewer in all rows together: none
@@ -116,6 +116,12 @@ class DeviceCore:
     def _stream(self):
         return 0 if self.pages.device.type == "cpu" else torch.cuda.current_stream(self.pages.device).cuda_stream
 
+    def _here(self):
+        """Launches go to the current device."""
+        device = self.pages.device
+        other = device.type == "cuda" and device.index != torch.cuda.current_device()
+        return torch.cuda.device(device) if other else contextlib.nullcontext()
+
     def append(self, step, k, v, valid=None):
         if self.raw:
             self.native.set_raw_dtype(1 if self.spec.startswith("f16") else 2)
@@ -124,7 +130,7 @@ class DeviceCore:
         stream, flag = self._stream(), self.pages.not_finite.data_ptr()
         k, v = launchable(k), launchable(v)
         batch, n = step.batch, step.n
-        with nvtx("tersekv.append"):
+        with self._here(), nvtx("tersekv.append"):
             together = n == 1 or (batch > 1 and all(x.stride(0) == n * x.stride(2) for x in (k, v)))
             if batch == 1 or (together and n > 1):
                 self.native.append(describe(k), describe(v), step.native.slots, batch * n, flag, stream)
@@ -144,7 +150,7 @@ class DeviceCore:
         address = 0 if sinks is None else sinks.data_ptr()
         stream, heads = self._stream(), query.shape[1]
         shaped = out.transpose(1, 2)
-        with nvtx("tersekv.attend"):
+        with self._here(), nvtx("tersekv.attend"):
             for part in step.parts():
                 native = part.ready(self, heads, window or 0, stream)
                 q, o = part.take(query), part.take(shaped)
@@ -157,10 +163,11 @@ class DeviceCore:
         shape = (len(sequences), self.kv_heads, high - low, self.d)
         both = [torch.zeros(shape, dtype=like.dtype, device=self.pages.device) for _ in "kv"]
         slots = self.pages.slots_of(sequences, low, high, stored)
-        for b in range(len(sequences)):
-            k, v = (x[b:b + 1] for x in both)
-            self.native.decompress(describe(k), describe(v), slots.data_ptr() + 8 * b * (high - low), high - low,
-                                   self._stream())
+        with self._here():
+            for b in range(len(sequences)):
+                k, v = (x[b:b + 1] for x in both)
+                self.native.decompress(describe(k), describe(v), slots.data_ptr() + 8 * b * (high - low), high - low,
+                                       self._stream())
         return both
 
     # -- what Store, Undo and TerseCache ask ---------------------------------------------------------------------------
@@ -197,4 +204,4 @@ def backend_name(store):
             "no_kernel": sorted({core.no_kernel for core in pages.cores if core.no_kernel}),
             "chunks": f"up to {MOST_QUERIES} queries a launch see packed history and packed own tokens; longer chunks go "
                       "in such blocks; a first prompt attends its raw keys and values with prefill='raw'",
-            "pages_ahead": AHEAD, "not_finite": bool(pages.not_finite.item())}
+            "not_finite": bool(pages.not_finite.item())}
