@@ -45,6 +45,21 @@ typedef struct tersekv_cuda_format {
 TERSEKV_API tersekv_status tersekv_cuda_format_of(const char* spec, int32_t head_dim, tersekv_cuda_format* out);
 /* Bytes of one page of all KV heads of a layer; 0 when the format is none. */
 TERSEKV_API size_t tersekv_cuda_page_bytes(const tersekv_cuda_format* format, int32_t kv_heads);
+/* Where a page keeps what, for programs that take pages apart. A page is [kv_heads][page_tokens / 16] blocks of
+   block_bytes; a block holds 16 tokens of one KV head: codes of K, codes of V, 16 scales (bf16) of K, 16 of V (raw
+   pages have none). Offsets are in bytes within a block. */
+typedef struct tersekv_cuda_block {
+  uint32_t struct_size; /* sizeof(tersekv_cuda_block) */
+  int32_t block_bytes;
+  int32_t k_codes, v_codes, k_scales, v_scales;
+} tersekv_cuda_block;
+TERSEKV_API tersekv_status tersekv_cuda_block_of(const tersekv_cuda_format* format, tersekv_cuda_block* out);
+/* places[(token * head_dim + channel) * bits + bit]: where, in bits from the start of a side's codes (0: K, 1: V), bit
+   `bit` of the stored code of a channel of one of the 16 tokens lies. `count`: 16 * head_dim * bits, of that side. */
+TERSEKV_API tersekv_status tersekv_cuda_bit_places(const tersekv_cuda_format* format, int32_t side, int32_t* places,
+                                                   size_t count);
+/* What pages store of a canonical code (docs/formats.md) of `bits` bits, 2 to 6 or 8; -1 when there is no such code. */
+TERSEKV_API int32_t tersekv_cuda_stored_code(int32_t bits, int32_t code);
 
 /* The packed history of one layer. */
 typedef struct tersekv_cuda_pool {

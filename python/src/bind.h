@@ -10,5 +10,6 @@ void BindInfo(nanobind::module_& m);     // versions, specs, machine
 void BindCodec(nanobind::module_& m);    // VectorCodec
 void BindCache(nanobind::module_& m);    // KvCache
 void BindProfile(nanobind::module_& m);  // statistics, probe
+void BindDevice(nanobind::module_& m);   // pages on a CUDA device
 
 }  // namespace tersekv::python

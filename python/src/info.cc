@@ -7,6 +7,7 @@
 #include "python/src/pool.h"
 #include "python/src/status.h"
 #include "tersekv/codec.h"
+#include "tersekv/cuda_api.h"
 #include "tersekv/spec.h"
 #include "tersekv/version.h"
 
@@ -50,7 +51,7 @@ void BindInfo(nb::module_& m) {
   m.def("known_specs", &KnownSpecs);
   m.def("simd_targets", &SimdTargets);
   m.def(
-      "cuda_available", [] { return false; }, "Whether this module has the CUDA kernels and a GPU is there.");
+      "cuda_available", [] { return tersekv_cuda_kernels()[0] != 0; }, "Whether this module has CUDA kernels.");
   m.def("num_threads", &NumThreads);
   m.def("set_num_threads", &SetNumThreads, nb::arg("n"));
   m.def(

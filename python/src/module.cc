@@ -7,4 +7,5 @@ NB_MODULE(_core, m) {
   tersekv::python::BindCodec(m);
   tersekv::python::BindCache(m);
   tersekv::python::BindProfile(m);
+  tersekv::python::BindDevice(m);
 }

@@ -20,6 +20,7 @@ set_num_threads = _core.set_num_threads
 
 _LAZY = {
     "TerseCache": "tersekv.hf.cache",
+    "DecodeGraph": "tersekv.hf.graph",
     "patch_model": "tersekv.hf.model",
     "fold_output_rotation": "tersekv.hf.fold",
     "KVNormReport": "tersekv.reports",

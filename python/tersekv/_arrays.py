@@ -4,7 +4,11 @@ import sys
 
 import numpy as np
 
+from tersekv import _core
+
 NO_CUDA = "this build has no CUDA: use device='cpu', or a wheel that was built with it"
+HAS_CUDA = bool(_core.cuda_kernels())  # a constant: torch.compile cannot trace calls into the module
+NOT_ON_CUDA = "this runs on the CPU: pass x.cpu()"
 _NUMPY_DTYPES = {"float32": 0, "float16": 1}
 _TORCH_DTYPES = {"torch.float32": 0, "torch.float16": 1, "torch.bfloat16": 2}
 ITEM_BYTES = (4, 2, 2)
@@ -15,6 +19,8 @@ def check_device(device):
     kind = str(getattr(device, "type", device)).split(":")[0]
     if kind == "cpu":
         return "cpu"
+    if kind == "cuda" and HAS_CUDA:
+        return "cuda"
     if kind == "cuda":
         raise ValueError(NO_CUDA)
     raise ValueError(f"device '{device}' is not known: 'cpu' or 'cuda'")
@@ -40,8 +46,8 @@ def rows_of(x, head_dim, name="x"):
     torch_like = is_torch(x)
     if not torch_like and not isinstance(x, np.ndarray):
         raise TypeError(f"{name} is a {type(x).__name__}: a torch tensor or a numpy array is needed")
-    if torch_like:
-        check_device(x.device)
+    if torch_like and check_device(x.device) != "cpu":
+        raise ValueError(NOT_ON_CUDA)
     code = dtype_code(x)
     shape = tuple(x.shape)
     if not shape or shape[-1] != head_dim:

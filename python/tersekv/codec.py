@@ -18,7 +18,7 @@ def _widths(bits, key_bits, value_bits):
 class Codec:
     """compress_k / compress_v: [..., head_dim] -> (packed uint8 [..., head_dim * bits / 8], scales [...]).
 
-    Arrays are torch tensors (CPU; float32, float16, bfloat16; any strides but in the last dimension) or numpy arrays
+    Arrays are torch tensors (CPU, or CUDA in a build with it; float32, float16, bfloat16; any strides but in the last dimension) or numpy arrays
     (float32, float16). Scales are bfloat16 in torch and, exactly, float32 in numpy. The packed bytes are the canonical
     records of docs/formats.md: identical on every machine. Thread-safe but for fit_k and fit_v.
 
@@ -73,6 +73,8 @@ class Codec:
         return self._fit("v", rows)
 
     def _fit(self, side, rows):
+        if _arrays.is_torch(rows) and rows.is_cuda:
+            rows = rows.cpu()  # measured in float64 there
         view = _arrays.rows_of(rows, self.head_dim, "rows")
         self._stats[side] = _core.measure_row_stats(self.spec, side, self.head_dim, *view)
         self._codecs[side] = self._make(side)

@@ -10,6 +10,7 @@ from tersekv import _core
 VARIABLES = {
     "TERSEKV_THREADS": "threads of codecs and caches (default: one a core)",
     "TERSEKV_FORCE_ISA": "picks the SIMD target",
+    "TERSEKV_NVTX": "1: NVTX ranges around append and attend on CUDA",
 }
 
 
@@ -48,7 +49,7 @@ def checks():
     else:
         yield "simd", "FAILED", "no SIMD target runs here: build TerseKV on this machine"
     yield "threads", "info", str(_core.num_threads())
-    yield "cuda", "info", "there" if _core.cuda_available() else "this build has no CUDA"
+    yield "cuda", "info", f"kernels: {_core.cuda_kernels()}" if _core.cuda_available() else "this build has no CUDA"
     try:
         _core.self_test()
         yield "codecs", "ok", "self-test passed"

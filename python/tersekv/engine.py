@@ -31,8 +31,8 @@ class TurboQuantEngine:
         if kv is None:
             kv = f"k{total_bits}pv{total_bits}" if qjl_keys else f"k{total_bits}v{total_bits}"
         self.head_dim, self.spec = head_dim, _core.canonical(kv)
-        self.codec = Codec(head_dim, spec=self.spec)
-        self.backend = simd_backend()
+        self.codec = Codec(head_dim, spec=self.spec, device=self.device)
+        self.backend = simd_backend() if self.device == "cpu" else f"cuda ({_core.cuda_kernels()})"
         self._reference = None
 
     def __repr__(self):

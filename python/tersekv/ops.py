@@ -95,7 +95,41 @@ def _decompress_fake(packed, scales, head_dim, spec, side, layer, kv_head, mean,
     return packed.new_empty((*packed.shape[:-1], head_dim), dtype=dtype)
 
 
+def _on_device(x, head_dim, spec, side, layer, kv_head, mean, scale):
+    from tersekv import ops_cuda
+    _arrays.check_device(x.device)
+    return ops_cuda, ops_cuda.device_rows(spec, side, int(head_dim), layer, kv_head, tuple(mean), tuple(scale), x.device)
+
+
+def _compress_cuda(x, spec, side, layer, kv_head, mean, scale):
+    _check_rows(x)
+    codec = _codec_of(x.shape[-1], spec, side, layer, kv_head, mean, scale)
+    ops_cuda, of = _on_device(x, codec.head_dim, spec, side, layer, kv_head, mean, scale)
+    packed, scales = _compress_fake(x, spec, side, layer, kv_head, mean, scale)
+    rows, to, by = x.detach().reshape(-1, codec.head_dim).contiguous(), packed.view(-1, packed.shape[-1]), scales.view(-1)
+    for at in range(0, rows.shape[0], ops_cuda.ROWS):
+        part = slice(at, at + ops_cuda.ROWS)
+        with torch.cuda.device(x.device):
+            to[part], by[part] = ops_cuda.compress(of, rows[part])
+    return packed, scales
+
+
+def _decompress_cuda(packed, scales, head_dim, spec, side, layer, kv_head, mean, scale, dtype):
+    ops_cuda, of = _on_device(packed, head_dim, spec, side, layer, kv_head, mean, scale)
+    if scales.device != packed.device:
+        raise ValueError(f"packed is on {packed.device}, scales on {scales.device}: both must be on one device")
+    out = _decompress_fake(packed, scales, head_dim, spec, side, layer, kv_head, mean, scale, dtype)
+    rows, by, to = packed.reshape(-1, packed.shape[-1]), scales.reshape(-1), out.view(-1, head_dim)
+    for at in range(0, rows.shape[0], ops_cuda.ROWS):
+        part = slice(at, at + ops_cuda.ROWS)
+        with torch.cuda.device(packed.device):
+            to[part] = ops_cuda.decompress(of, rows[part], by[part], dtype)
+    return out
+
+
 _library.impl("compress", _compress, "CPU")
+_library.impl("compress", _compress_cuda, "CUDA")
+_library.impl("decompress", _decompress_cuda, "CUDA")
 _library.impl("decompress", _decompress, "CPU")
 torch.library.register_fake("tersekv::compress", _compress_fake, lib=_library)
 torch.library.register_fake("tersekv::decompress", _decompress_fake, lib=_library)

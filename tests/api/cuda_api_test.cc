@@ -6,7 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 extern "C" int tersekv_c11_cuda(void);
 
@@ -50,6 +52,38 @@ TEST(CudaApi, RefusesByName) {
   EXPECT_THAT(Refusal("k4v4+mean=page+sink=0+win=0", 128), HasSubstr("mean"));
   EXPECT_THAT(Refusal("nonsense", 128), HasSubstr("nonsense"));
   EXPECT_EQ(tersekv_cuda_format_of(nullptr, 128, nullptr), TERSEKV_INVALID_ARGUMENT);
+}
+
+TEST(CudaApi, SaysWhereAPageKeepsWhat) {
+  for (const char* spec : {"k2v3+sink=0+win=0", "k4v5+sink=0+win=0", "k6v8+sink=0+win=0", "bf16"}) {
+    for (const int d : {64, 128, 256}) {
+      tersekv_cuda_format format;
+      ASSERT_EQ(tersekv_cuda_format_of(spec, d, &format), TERSEKV_OK);
+      tersekv_cuda_block block = {};
+      EXPECT_EQ(tersekv_cuda_block_of(&format, &block), TERSEKV_INVALID_ARGUMENT) << "no size";
+      block.struct_size = sizeof block;
+      ASSERT_EQ(tersekv_cuda_block_of(&format, &block), TERSEKV_OK);
+      EXPECT_EQ(static_cast<size_t>(block.block_bytes) * 4, tersekv_cuda_page_bytes(&format, 1)) << spec;
+      EXPECT_EQ(block.k_codes, 0);
+      EXPECT_EQ(block.v_codes, 2 * d * format.k_bits);
+      EXPECT_EQ(block.k_scales, block.v_codes + 2 * d * format.v_bits);
+      for (const int side : {0, 1}) {
+        const size_t count = static_cast<size_t>(16 * d * (side == 0 ? format.k_bits : format.v_bits));
+        std::vector<int32_t> places(count);
+        ASSERT_EQ(tersekv_cuda_bit_places(&format, side, places.data(), count), TERSEKV_OK);
+        std::sort(places.begin(), places.end());
+        for (size_t i = 0; i < count; ++i) ASSERT_EQ(places[i], static_cast<int32_t>(i)) << spec << ' ' << d;
+        EXPECT_EQ(tersekv_cuda_bit_places(&format, side, places.data(), count - 1), TERSEKV_INVALID_ARGUMENT);
+      }
+      int32_t place = 0;
+      EXPECT_EQ(tersekv_cuda_bit_places(&format, 2, &place, 1), TERSEKV_INVALID_ARGUMENT);
+    }
+  }
+  EXPECT_EQ(tersekv_cuda_stored_code(4, 8), 0);  // the smallest positive level
+  EXPECT_EQ(tersekv_cuda_stored_code(4, 7), 8);  // the smallest negative one
+  EXPECT_EQ(tersekv_cuda_stored_code(8, 0), 1);
+  EXPECT_EQ(tersekv_cuda_stored_code(4, 16), -1);
+  EXPECT_EQ(tersekv_cuda_stored_code(7, 0), -1);
 }
 
 TEST(CudaApi, ChecksWhatItIsGiven) {

@@ -33,16 +33,17 @@ class TerseCache(DynamicCache):
     bytes that it takes, scratch included (0: none); what does not fit raises MemoryError. A forward pass that fails in
     any layer is taken back in all of them. fold_output_rotation: the model's weights take in the rotation of the values
     (fold.py), so that outputs need none back; with for_model, which folds a model that is not.
-    device: "cpu". A cache is for one thread at a time; deep copies of it may run in other ones.
+    device: None (where the model's keys arrive), "cpu" or "cuda". On CUDA pages lie in device memory and hold no raw
+    sinks and window (docs/python.md). A cache is for one thread at a time; deep copies of it may run in other ones.
 
     The model's attention must be 'tersekv' (patch_model(model), or attn_implementation="tersekv"): it computes from packed
     pages. With any other one the cache still answers rightly by decoding its history each step, and warns once.
     """
 
     def __init__(self, config=None, kv=None, *, compression=None, key_bits=None, value_bits=None, protect_first=0,
-                 protect_last=0, protected_layers=(), prefill="raw", arithmetic="int16", byte_budget=0, device="cpu",
+                 protect_last=0, protected_layers=(), prefill="raw", arithmetic="int16", byte_budget=0, device=None,
                  fold_output_rotation=False, profile=None, bits=None, offloading=False):
-        _arrays.check_device(device)
+        self.device = None if device is None else _arrays.check_device(device)
         if isinstance(config, str) and kv is None:
             config, kv = None, config
         if offloading:
@@ -315,9 +316,7 @@ class TerseCache(DynamicCache):
                 raise RuntimeError(f"crop by {removed} tokens: layer {index} keeps {back} tokens beside its window of "
                                    f"{layer.window}; crop fewer, or reset() and run the prompt again")
         with self._others("crop", -removed):
-            for core in list(self.store.cores.values()):
-                for sequence in self.rows:
-                    core.crop(sequence, keep)
+            self.store.crop(self.rows, keep, self.stored)
         self.stored = None if self.stored is None else self.stored[:, :keep].clone()
         for layer in self._packed():
             layer.length = min(layer.length, keep)
@@ -366,8 +365,11 @@ class TerseCache(DynamicCache):
                          "bits_effective": usage["bits_effective"]})
             for key in total:
                 total[key] += usage[key]
-        used = total["bytes_used"]
+        used, device = total["bytes_used"], {}
+        if self.store.pages is not None:
+            from tersekv.hf.device import backend_name
+            device = backend_name(self.store)
         return {"spec": self.spec, "backend": simd_backend(), "prefill": self.prefill, "batch": len(self.rows),
                 "slots": self.slots, **total, "ratio": total["bytes_f16"] / used if used else 0.0,
                 "bytes_reserved": reserved, "bytes_scratch": scratch, "bytes_stock_layers": stock,
-                "decodes_because_of": sorted(self.explained), "layers": rows}
+                "decodes_because_of": sorted(self.explained), "layers": rows, **device}

@@ -14,6 +14,7 @@ from tersekv import _arrays, _core
 from tersekv.hf.dense import dense_attention
 from tersekv.hf.handle import KVHandle, Pending
 from tersekv.hf.masks import TerseMask
+from tersekv.hf.store import takes_pages
 
 WRITE_TOKENS = 512  # of a batch at a time: scratch of the core stays small
 RELEASE_TOKENS = 1024
@@ -78,11 +79,12 @@ class TerseLayer(CacheLayerMixin):
         if not self.is_initialized:
             return None
         empty = torch.empty(len(self.owner.rows), self.shape[0], 0, self.shape[1 if side == "k" else 2],
-                            dtype=self.dtype)
+                            dtype=self.dtype, device=self.device)
         return self.read(side, self._low(), self.length, empty)
 
     def lazy_initialization(self, key_states, value_states):
         self.dtype, self.device = key_states.dtype, key_states.device
+        self.on_device = takes_pages(self.device)
         self.shape = (key_states.shape[1], key_states.shape[3], value_states.shape[3])
         self.is_initialized = True
 
@@ -161,7 +163,9 @@ class TerseLayer(CacheLayerMixin):
         for name, x in (("keys", k), ("values", v)):
             if x.ndim != 4:
                 raise ValueError(f"{name} have shape {list(x.shape)}: [batch, kv_heads, tokens, head_dim] is needed")
-            _arrays.check_device(x.device)
+            if (kind := _arrays.check_device(x.device)) != (self.owner.device or kind):
+                raise ValueError(f"{name} are on {x.device}, the cache was made with device='{self.owner.device}': leave "
+                                 "device out, or move the model")
             if x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
                 raise TypeError(f"{name} are {str(x.dtype).removeprefix('torch.')}: the cache takes float32, float16 "
                                 "and bfloat16; load the model in one of them")
@@ -217,9 +221,10 @@ class TerseLayer(CacheLayerMixin):
                                  f"{query.shape[2]}, {keys}]")
         if self.is_sliding:  # what is behind it was given back
             window = min(window or self.window, self.window)
-        valid = self.owner.plan(mask, pending)
-        rows = self.owner.core_rows(valid, start, n)
         core = self.core(query.shape[1])
+        device = self.on_device
+        valid = None if device and core.pages.static is not None else self.owner.plan(mask, pending)
+        rows = None if device else self.owner.core_rows(valid, start, n)
         reason = None
         if tensor is not None:
             reason = "a mask that is not causal or sliding"
@@ -229,9 +234,15 @@ class TerseLayer(CacheLayerMixin):
             reason = "attention that is not causal"
         elif query.shape[2] != n:
             reason = f"{query.shape[2]} queries over {n} new tokens"
+        elif device:
+            reason = core.cannot(n, valid)
         elif pending.appended and (n > 1 or self.spec.startswith("kivi") or "mean=page" in self.spec):
             reason = "keys and values shared by several layers"
         first_chunk = self.owner.prefill == "raw" and n > 1 and not self.owner.holds_tokens(start)
+        if reason is None and not first_chunk and device:
+            self._append(pending, valid)
+            step = core.pages.step_for(self.owner.rows, start, n, valid)
+            return core.attend(step, query.detach(), scale, window, softcap, sinks)
         if reason is None and not first_chunk:
             if pending.appended:  # of a layer that shares its keys and values: the last token once more
                 for seq, _, count, _ in rows:
@@ -263,6 +274,10 @@ class TerseLayer(CacheLayerMixin):
             return
         n = pending.end - pending.start
         core = self.core()
+        if self.on_device:
+            core.append(core.pages.step_for(self.owner.rows, pending.start, n, valid), pending.k, pending.v, valid)
+            self._note(pending, valid)
+            return
         for first, count, rows in _pieces(self.owner.core_rows(valid, pending.start, n), n):
             core.step(rows, count, *(describe(x[:, :, first:first + count]) for x in (pending.k, pending.v)),
                       undo=self._can_go_back())
@@ -293,7 +308,9 @@ class TerseLayer(CacheLayerMixin):
     def read(self, side, low, high, like):
         """Slots [low, high) decoded: [batch, kv_heads, high - low, d] in the dtype of `like`; padding is 0."""
         d = like.shape[3]
-        out = torch.empty(len(self.owner.rows), self.shape[0], high - low, d, dtype=like.dtype)
+        if self.on_device and high > low:
+            return self.core().read(self.owner.rows, low, high, like, self.owner.stored)["kv".index(side)]
+        out = torch.empty(len(self.owner.rows), self.shape[0], high - low, d, dtype=like.dtype, device=like.device)
         if high > low:
             self.core().read(side, self.owner.rows, low, high - low, describe(out))
         return out
