@@ -26,10 +26,12 @@ def check(function):
 
 
 def tiny(head_dim=64, dtype=torch.float32, layers=3, seed=0):
+    """Weights small enough that rounding is not blown up: with 0.15 a row of a batch and the row alone differ by 2e-3 on
+    the CPU too."""
     torch.manual_seed(seed)
     config = LlamaConfig(vocab_size=199, hidden_size=256, intermediate_size=256, num_hidden_layers=layers,
                          num_attention_heads=8, num_key_value_heads=2, head_dim=head_dim, max_position_embeddings=8192,
-                         initializer_range=0.15, tie_word_embeddings=False)
+                         initializer_range=0.05, tie_word_embeddings=False)
     return LlamaForCausalLM(config).to(DEVICE, dtype).eval()
 
 
@@ -111,7 +113,7 @@ def logits_against_dynamic_cache():
         model, ids = tiny(d), ids_of(2, 160)
         want = forced(model, DynamicCache(config=model.config), ids, 96)
         patch_model(model)
-        for spec, limit in (("k8v8", 2e-3), ("k4v4", 2.0)):
+        for spec, limit in (("k8v8", 2e-5), ("k4v4", 5e-3)):
             got = forced(model, cache := TerseCache.for_model(model, kv=spec), ids, 96)
             NUMBERS[f"KL {spec}-{d}"] = value = kl(want, got).mean().item()
             NUMBERS[f"top1 {spec}-{d}"] = (want.argmax(-1) == got.argmax(-1)).double().mean().item()
