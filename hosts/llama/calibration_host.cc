@@ -43,6 +43,7 @@ class Host : public LlamaCalibrationHost {
     if (spec->k.family != Family::kLloydMax || spec->v.family != Family::kLloydMax) {
       return InvalidArgument(fmt::format("bits are measured with a kNvN, not with '{}'", options_.kv));
     }
+    holds_latents_ = HoldsLatents(*spec);
     if (options_.tokens < 1 || options_.context < 1 || options_.kl_contexts < 1 || options_.kl_scored < 1 ||
         options_.kl_context < options_.kl_scored) {
       return InvalidArgument(
@@ -77,7 +78,11 @@ class Host : public LlamaCalibrationHost {
   }
 
   const ModelInfo& info() const override { return packed_->model(); }
-  ModelIdentity model() const override { return IdentityOf(packed_->model()); }
+  ModelIdentity model() const override {
+    ModelIdentity model = IdentityOf(packed_->model());
+    for (size_t l = 0; l < model.layers.size(); ++l) model.layers[l].latent = Latent(l);
+    return model;
+  }
   ChannelOrder channel_order() const override { return packed_->model().channel_order; }
   int64_t scored_tokens() const override { return static_cast<int64_t>(contexts_.size()) * scored_of_context_; }
   int64_t statistics_tokens() const override {
@@ -118,22 +123,30 @@ class Host : public LlamaCalibrationHost {
 
   Result<double> MeasureKl(std::span<const LayerBits> bits) override {
     std::vector<LayerBits> stored(bits.begin(), bits.end());
-    int raw = 0;
-    for (LayerBits& b : stored) {
-      for (int* width : {&b.k, &b.v}) {
+    int raw = 0, sides = 0;
+    for (size_t l = 0; l < stored.size(); ++l) {
+      for (int* width : {&stored[l].k, &stored[l].v}) {
+        const bool counts = width == &stored[l].k || !Latent(l);
+        sides += counts ? 1 : 0;
         if (*width != kRawBits) continue;
         *width = kFloorBits;
-        ++raw;
+        raw += counts ? 1 : 0;
       }
     }
     const Result<double> kl = MeasureStored(stored);
     if (!kl || raw == 0) return kl;
     const Result<double> floor = MeasureStored(std::vector<LayerBits>(stored.size(), {kFloorBits, kFloorBits}));
     if (!floor) return floor;
-    return *kl - *floor * raw / static_cast<double>(2 * stored.size());
+    return *kl - *floor * raw / sides;
   }
 
  private:
+  // Kept once: its V has no bits of its own.
+  bool Latent(size_t layer) const {
+    const std::vector<bool>& latent = packed_->model().latent;
+    return layer < latent.size() && latent[layer] && holds_latents_;
+  }
+
   int64_t TrainedFor() const {
     const int64_t trained = packed_->model().ctx_train;
     return trained > 0 ? trained : options_.context;
@@ -221,6 +234,7 @@ class Host : public LlamaCalibrationHost {
   }
 
   CalibrationHostOptions options_;
+  bool holds_latents_ = false;
   std::unique_ptr<Session> packed_;
   std::unique_ptr<ThreadPool> pool_;
   std::vector<std::vector<int32_t>> statistics_, contexts_;

@@ -121,8 +121,10 @@ Result<Allocation> AllocateGreedy(const AllocationUnits& units, int64_t budget) 
 }
 
 int64_t SideBytesPerToken(const LayerShape& shape, Kv side, int bits) {
-  const int64_t d = side == Kv::kK ? shape.head_dim_k : shape.head_dim_v;
-  return shape.kv_heads * ((d * bits + 7) / 8 + kScaleBytes);
+  if (shape.latent && side == Kv::kV) return 0;
+  const int64_t d = side == Kv::kK && !shape.latent ? shape.head_dim_k : shape.head_dim_v;
+  const int64_t rotary = shape.latent ? (shape.head_dim_k - shape.head_dim_v) * int64_t{sizeof(uint16_t)} : 0;
+  return shape.kv_heads * ((d * bits + 7) / 8 + kScaleBytes + rotary);
 }
 
 }  // namespace tersekv

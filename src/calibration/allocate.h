@@ -32,7 +32,8 @@ Result<Allocation> AllocateExact(const AllocationUnits& units, int64_t budget);
 // losses and equal steps; here to compare with.
 Result<Allocation> AllocateGreedy(const AllocationUnits& units, int64_t budget);
 
-// Bytes a token of one side of one layer as canonical records: codes and the bf16 scale.
+// Bytes a token of one side of one layer as canonical records: codes and the bf16 scale. A latent is K's, with its
+// rotary part as f16; its V takes none.
 int64_t SideBytesPerToken(const LayerShape& shape, Kv side, int bits);
 
 }  // namespace tersekv

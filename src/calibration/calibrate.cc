@@ -58,8 +58,9 @@ class Calibrator {
     std::sort(options_.bits.begin(), options_.bits.end());
     options_.bits.erase(std::unique(options_.bits.begin(), options_.bits.end()), options_.bits.end());
     std::sort(options_.anchors.begin(), options_.anchors.end());
-    total_ = 1 + static_cast<int>(2 * model_.layers.size() * options_.anchors.size() +
-                                  kRunsAnAverage * options_.bits.size());
+    size_t units = 0;
+    for (const LayerShape& shape : model_.layers) units += shape.latent ? 1 : 2;
+    total_ = 1 + static_cast<int>(units * options_.anchors.size() + kRunsAnAverage * options_.bits.size());
   }
 
   Result<Profile> Run() {
@@ -99,7 +100,9 @@ class Calibrator {
 
   Status Statistics() {
     Report("statistics");
-    Result<std::unique_ptr<StatisticsCollector>> collector = StatisticsCollector::Create(model_.layers);
+    std::vector<LayerShape> shapes = model_.layers;
+    for (LayerShape& shape : shapes) shape.latent = false;  // how a cache keeps it is no property of the model
+    Result<std::unique_ptr<StatisticsCollector>> collector = StatisticsCollector::Create(shapes);
     if (!collector) return collector.error();
     TERSEKV_RETURN_IF_ERROR(host_.CollectStatistics(collector->get()));
     TERSEKV_RETURN_IF_ERROR((*collector)->MakeStatistics(options_.output_square, &profile_));
@@ -118,6 +121,10 @@ class Calibrator {
         unit.layer = static_cast<int>(l);
         unit.side = side;
         for (const int width : options_.anchors) {
+          if (model_.layers[l].latent && side == Kv::kV) {  // measured as K
+            unit.anchors.push_back({width, 0});
+            continue;
+          }
           Bits bits = Uniform(model_.layers.size(), kRawBits);
           (side == Kv::kK ? bits[l].k : bits[l].v) = width;
           const std::string what = fmt::format("layer {} {} at {} bits", l, side == Kv::kK ? "K" : "V", width);

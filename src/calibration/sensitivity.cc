@@ -46,7 +46,8 @@ bool SensitivityModel::Protected(size_t layer) const {
 
 double SensitivityModel::Kl(size_t layer, Kv side, int bits) const {
   const UnitSensitivity& unit = sensitivities_[2 * layer + static_cast<size_t>(side)];
-  return InterpolateKl(unit.anchors, bits, side == Kv::kK ? layers_[layer].head_dim_k : layers_[layer].head_dim_v);
+  const LayerShape& shape = layers_[layer];
+  return InterpolateKl(unit.anchors, bits, side == Kv::kK && !shape.latent ? shape.head_dim_k : shape.head_dim_v);
 }
 
 AllocationUnits SensitivityModel::Units(const JointFactors& factors) const {
@@ -54,6 +55,10 @@ AllocationUnits SensitivityModel::Units(const JointFactors& factors) const {
   for (size_t l = 0; l < layers_.size(); ++l) {
     for (const Kv side : {Kv::kK, Kv::kV}) {
       auto& options = units.emplace_back();
+      if (layers_[l].latent && side == Kv::kV) {
+        options.push_back({kMostCodeBits, 0, 0});
+        continue;
+      }
       for (int bits = Protected(l) ? kMostCodeBits : kLeastCodeBits; bits <= kMostCodeBits; ++bits) {
         options.push_back({bits, SideBytesPerToken(layers_[l], side, bits),
                            Kl(l, side, bits) * (side == Kv::kK ? factors.k : factors.v)});
@@ -67,7 +72,7 @@ double SensitivityModel::Predict(std::span<const LayerBits> bits, const JointFac
   double sum = 0;
   for (size_t l = 0; l < layers_.size(); ++l) {
     if (bits[l].k != kRawBits) sum += factors.k * Kl(l, Kv::kK, bits[l].k);
-    if (bits[l].v != kRawBits) sum += factors.v * Kl(l, Kv::kV, bits[l].v);
+    if (bits[l].v != kRawBits && !layers_[l].latent) sum += factors.v * Kl(l, Kv::kV, bits[l].v);
   }
   return sum;
 }
@@ -79,7 +84,7 @@ Result<std::vector<LayerBits>> SensitivityModel::Solve(int64_t budget, const Joi
   std::vector<LayerBits> bits(layers_.size());
   for (size_t l = 0; l < layers_.size(); ++l) {
     bits[l].k = units[2 * l][found->choice[2 * l]].bits;
-    bits[l].v = units[2 * l + 1][found->choice[2 * l + 1]].bits;
+    bits[l].v = layers_[l].latent ? bits[l].k : units[2 * l + 1][found->choice[2 * l + 1]].bits;
   }
   return bits;
 }

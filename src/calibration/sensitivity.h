@@ -25,7 +25,8 @@ struct JointFactors {
 // The additive model: units ordered (layer 0 K, layer 0 V, layer 1 K, ...).
 class SensitivityModel {
  public:
-  // protect_*: layers whose only option is 8 bits. sensitivities: in unit order.
+  // protect_*: layers whose only option is 8 bits. sensitivities: in unit order. A latent is one unit, K: its V costs
+  // nothing and is given K's width.
   SensitivityModel(std::vector<LayerShape> layers, std::vector<UnitSensitivity> sensitivities, int protect_first,
                    int protect_last);
 

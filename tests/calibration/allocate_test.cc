@@ -131,6 +131,9 @@ TEST(AllocateExact, GreedysGapAndUniformsCost) {
 TEST(SideBytesPerToken, AreCanonicalRecords) {
   EXPECT_EQ(SideBytesPerToken({9, 3, 64, 128}, Kv::kK, 4), 3 * (32 + 2));
   EXPECT_EQ(SideBytesPerToken({9, 3, 64, 128}, Kv::kV, 3), 3 * (48 + 2));
+  const LayerShape latent = {.heads = 16, .kv_heads = 1, .head_dim_k = 576, .head_dim_v = 512, .latent = true};
+  EXPECT_EQ(SideBytesPerToken(latent, Kv::kK, 4), 256 + 2 + 64 * 2);
+  EXPECT_EQ(SideBytesPerToken(latent, Kv::kV, 4), 0);
 }
 
 }  // namespace

@@ -48,8 +48,10 @@ class MadeHost : public CalibrationHost {
   double Kl(std::span<const LayerBits> bits) const {
     double share[2] = {0, 0};
     for (size_t l = 0; l < layers_.size(); ++l) {
-      if (bits[l].k != kRawBits) share[0] += weights_[2 * l] * LloydMaxDistortion(bits[l].k, layers_[l].head_dim_k);
-      if (bits[l].v != kRawBits) share[1] += weights_[2 * l + 1] * LloydMaxDistortion(bits[l].v, layers_[l].head_dim_v);
+      const int k = layers_[l].latent ? layers_[l].head_dim_v : layers_[l].head_dim_k;
+      if (bits[l].k != kRawBits) share[0] += weights_[2 * l] * LloydMaxDistortion(bits[l].k, k);
+      if (bits[l].v != kRawBits && !layers_[l].latent)
+        share[1] += weights_[2 * l + 1] * LloydMaxDistortion(bits[l].v, layers_[l].head_dim_v);
     }
     return std::pow(share[0] + share[1], power_) + coupling_ * share[0] * share[1];
   }
@@ -104,6 +106,24 @@ TEST(Calibrate, FindsTheOptimumOfAnAdditiveModel) {
     EXPECT_NEAR(*entry.measured_kl / host.Optimum(budget), 1, 1e-9) << entry.bits;
     EXPECT_NEAR(entry.predicted_kl / *entry.measured_kl, 1, 1e-9) << entry.bits;
   }
+}
+
+// Its V would otherwise be measured, and take bytes of the budget that no page has.
+TEST(Calibrate, ALatentIsOneUnit) {
+  const LayerShape latent = {.heads = 4, .kv_heads = 1, .head_dim_k = 96, .head_dim_v = 64, .latent = true};
+  const std::vector<LayerShape> layers = {latent, {4, 2, 64, 64}, latent};
+  MadeHost host(layers, 1, 0);
+  const Result<Profile> profile = Calibrate({}, &host, nullptr);
+  ASSERT_TRUE(profile) << profile.status().ToString();
+  ASSERT_TRUE(ValidateProfile(*profile).ok()) << ValidateProfile(*profile).ToString();
+  for (const BudgetEntry& entry : profile->byte_budget_table) {
+    const int64_t budget = *UniformBytesPerToken(layers, entry.bits);
+    EXPECT_LE(entry.bytes_per_token, budget);
+    EXPECT_NEAR(*entry.measured_kl / host.Optimum(budget), 1, 1e-9) << entry.bits;
+    for (const size_t l : {0, 2}) EXPECT_EQ(entry.v_bits[l], entry.k_bits[l]) << entry.bits;
+  }
+  EXPECT_LE(host.runs_, 1 + 4 * 2 + 5 * 8);
+  for (const ProfileLayer& layer : profile->layers) EXPECT_FALSE(layer.shape.latent);
 }
 
 TEST(Calibrate, StaysNearTheOptimumWhenKlDoesNotQuiteAdd) {
