@@ -19,7 +19,7 @@ from tersekv import DecodeGraph, TerseCache, __version__
 WARM = 4
 
 
-def model_of(tiny):
+def model_of(tiny, device="cuda"):
     shape = dict(num_hidden_layers=2, hidden_size=512, intermediate_size=512, num_attention_heads=4,
                  num_key_value_heads=1, vocab_size=1000) if tiny else dict(
         num_hidden_layers=32, hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8,
@@ -28,7 +28,7 @@ def model_of(tiny):
                          rope_parameters=dict(rope_type="default", rope_theta=500000.0))
     config.dtype = torch.bfloat16
     torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
+    with torch.device(device):
         model = LlamaForCausalLM(config).eval()
     torch.set_default_dtype(torch.float32)
     return model.to(torch.bfloat16)

@@ -145,13 +145,44 @@ def chunks_equal_single_tokens():
     with torch.no_grad():
         one = TerseCache.for_model(model, kv=spec)
         want = forced(model, one, ids, 60)
-        for sizes in ((40, 50), (9, 16, 17, 48), (90,)):
-            cache, at = TerseCache.for_model(model, kv=spec), 60
-            model(input_ids=ids[:, :60], past_key_values=cache)
-            for size in sizes:
-                logits = model(input_ids=ids[:, at:at + size], past_key_values=cache).logits.float()
-                close(f"chunk of {size}", logits, want[:, at - 59:at - 59 + size], 1e-3)
-                at += size
+        for prefill, limit in (("decode", 1e-3), ("raw", 1e-2)):  # raw: long chunks see their own tokens as they came
+            for sizes in ((40, 50), (9, 16, 17, 48), (90,)):
+                cache, at = TerseCache.for_model(model, kv=spec, prefill=prefill), 60
+                model(input_ids=ids[:, :60], past_key_values=cache)
+                for size in sizes:
+                    logits = model(input_ids=ids[:, at:at + size], past_key_values=cache).logits.float()
+                    close(f"chunk of {size}, {prefill}", logits, want[:, at - 59:at - 59 + size], limit)
+                    at += size
+                assert not cache.stats()["decodes_because_of"]
+
+
+@check
+def chunks_take_constant_memory():
+    """The peak of a chunk behind a long history, beside a decoded copy of one layer; and its answer in fp64."""
+    batch, n, own, d = 2, 100_000, 80, 128
+    for dtype, limit in ((torch.bfloat16, 2e-2), (torch.float32, 2e-3)):
+        cache, g = TerseCache(kv="k8v8" + NO_STATS), torch.Generator(DEVICE).manual_seed(0)
+        k, v = (torch.randn(batch, 2, n + own, d, device=DEVICE, generator=g).to(dtype) for _ in "kv")
+        cache.update(k[:, :, :n], v[:, :, :n], 0)
+        layer, q = cache.layers[0], torch.randn(batch, 8, own, d, device=DEVICE, generator=g).to(dtype)
+        layer.flush()
+        kd, vd = (torch.cat([getattr(layer, name)[:1].double(), x[:1, :, n:].double()], dim=2).repeat_interleave(4, 1)
+                  for name, x in (("keys", k), ("values", v)))
+        hidden = torch.ones(own, n + own, dtype=torch.bool, device=DEVICE).triu(n + 1)
+        want = (q[:1].double() @ kd.transpose(2, 3) * d ** -0.5).masked_fill(hidden, float("-inf")).softmax(-1) @ vd
+        del kd, vd
+        handle, _ = cache.update(k[:, :, n:], v[:, :, n:], 0)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        out = layer.attend(handle.pending, q, None, config=None, scale=d ** -0.5, causal=True, window=None, softcap=None,
+                           sinks=None)
+        torch.cuda.synchronize()
+        peak, copy_bytes = torch.cuda.max_memory_allocated() - before, 2 * batch * 2 * n * d * dtype.itemsize
+        NUMBERS[f"peak of a chunk, MB, {str(dtype)[6:]}"] = peak / 1e6
+        NUMBERS[f"a decoded layer, MB, {str(dtype)[6:]}"] = copy_bytes / 1e6
+        assert peak < copy_bytes / 2, (peak, copy_bytes)
+        close(f"chunk behind {n}, {str(dtype)[6:]}", out[:1].double(), want.transpose(1, 2), limit)
 
 
 @check

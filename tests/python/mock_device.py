@@ -76,6 +76,22 @@ class DeviceLayer:
             k, v = (np.repeat(x, heads // self.heads, axis=0) for x in both)
             place = np.arange(length)[None] - (length - step.q_len + np.arange(step.q_len))[:, None]
             seen = (place <= 0) & ((place > -window) if window else True)
-            scores = np.where(seen, np.einsum("hqd,hkd->hqk", q[b], k) * scale, -np.inf)
-            weights = np.exp(scores - np.maximum(scores.max(-1, keepdims=True, initial=-1e30), -1e30))
-            out[b] = np.einsum("hqk,hkd->hqd", weights, v) / np.maximum(weights.sum(-1, keepdims=True), 1e-30)
+            scores = np.einsum("hqd,hkd->hqk", q[b], k) * scale
+            if softcap:
+                scores = np.tanh(scores / softcap) * softcap
+            scores = np.where(seen, scores, -np.inf)
+            most = np.maximum(scores.max(-1, keepdims=True, initial=-1e30), -1e30)
+            weights = np.exp(scores - most)
+            total = weights.sum(-1, keepdims=True)
+            if sinks:
+                total = total + np.exp(at(sinks, np.float32, heads)[:, None, None] - most)
+            out[b] = np.einsum("hqk,hkd->hqd", weights, v) / np.maximum(total, 1e-30)
+
+
+def install(monkeypatch):
+    """Every TerseCache keeps its pages here."""
+    from tersekv import _core
+    from tersekv.hf import layer
+    monkeypatch.setattr(_core, "DeviceLayer", DeviceLayer)
+    monkeypatch.setattr(_core, "DeviceStep", DeviceStep)
+    monkeypatch.setattr(layer, "takes_pages", lambda device: True)

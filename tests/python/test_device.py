@@ -10,14 +10,11 @@ from models import MODELS
 from transformers import DynamicCache
 
 from tersekv import Codec, TerseCache, _core, patch_model
-from tersekv.hf import layer as layer_module
 
 
 @pytest.fixture(autouse=True)
 def mock(monkeypatch):
-    monkeypatch.setattr(_core, "DeviceLayer", mock_device.DeviceLayer)
-    monkeypatch.setattr(_core, "DeviceStep", mock_device.DeviceStep)
-    monkeypatch.setattr(layer_module, "takes_pages", lambda device: True)
+    mock_device.install(monkeypatch)
 
 
 def make(name):

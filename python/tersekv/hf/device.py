@@ -104,13 +104,10 @@ class DeviceCore:
         self._set_stats(k.mean(dim=1), scale, v.mean(dim=1), None)
         self.stats_from = f"first {sum(count for _, _, count in spans)} tokens of the batch"
 
-    def cannot(self, n, valid):
-        """Why no kernel attends a chunk of n slots, or None."""
-        if self.no_kernel is not None:
-            return f"no CUDA kernel ({self.no_kernel})"
-        if n > 1 and valid is not None and any(count and first + count != n for first, count in valid.ranges):
-            return "padding behind the tokens of a chunk"
-        return None
+    def by_tiles(self, n, valid, raw):
+        """Whether a chunk of n slots goes through chunk.py rather than a kernel. raw: it sees its own tokens as they came."""
+        behind = n > 1 and valid is not None and any(count and first + count != n for first, count in valid.ranges)
+        return self.no_kernel is not None or behind or (raw and n > MOST_QUERIES)
 
     # -- launches ------------------------------------------------------------------------------------------------------
     def _stream(self):
@@ -158,16 +155,18 @@ class DeviceCore:
                                    stream)
         return out
 
+    def decompress(self, k, v, slots):
+        """k, v: [1, kv_heads, tokens, d], written; slots: as many on the device."""
+        with self._here():
+            self.native.decompress(describe(k), describe(v), slots.data_ptr(), slots.numel(), self._stream())
+
     def read(self, sequences, low, high, like, stored):
         """(K, V) of slots [low, high), decoded; padding is 0."""
         shape = (len(sequences), self.kv_heads, high - low, self.d)
         both = [torch.zeros(shape, dtype=like.dtype, device=self.pages.device) for _ in "kv"]
         slots = self.pages.slots_of(sequences, low, high, stored)
-        with self._here():
-            for b in range(len(sequences)):
-                k, v = (x[b:b + 1] for x in both)
-                self.native.decompress(describe(k), describe(v), slots.data_ptr() + 8 * b * (high - low), high - low,
-                                       self._stream())
+        for b in range(len(sequences)):
+            self.decompress(*(x[b:b + 1] for x in both), slots[b])
         return both
 
     # -- what Store, Undo and TerseCache ask ---------------------------------------------------------------------------
@@ -202,6 +201,7 @@ def backend_name(store):
             "device_spec": sorted({core.spec for core in pages.cores}), "device_bytes": pages.bytes_reserved(),
             "statistics": sorted({core.stats_from for core in pages.cores}),
             "no_kernel": sorted({core.no_kernel for core in pages.cores if core.no_kernel}),
-            "chunks": f"up to {MOST_QUERIES} queries a launch see packed history and packed own tokens; longer chunks go "
-                      "in such blocks; a first prompt attends its raw keys and values with prefill='raw'",
+            "chunks": f"up to {MOST_QUERIES} new tokens see themselves packed, by the kernel; with prefill='raw' a longer "
+                      "chunk sees its own tokens raw and decodes the history tile by tile, with 'decode' it goes in blocks "
+                      f"of {MOST_QUERIES}",
             "not_finite": bool(pages.not_finite.item())}
