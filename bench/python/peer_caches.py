@@ -167,10 +167,16 @@ def turboattn_codec(head_dim, bits, fit, device="cpu"):
                 for name, table in zip(names, calibrator.optimize(0)):
                     setattr(codec, name, torch.as_tensor(table, dtype=torch.float32, device=device))
                 state["fitted"] = True
-            (k, k_norms), (v, v_norms) = codec.compress_k(keys.float()), codec.compress_v(values.float())
-            return [k, k_norms, v, v_norms]
+            shape, rows = keys.shape[:3], [x.reshape(-1, head_dim).float() for x in (keys, values)]
+            packed = [*codec.compress_k(rows[0]), *codec.compress_v(rows[1])]
+            return [x.view(*shape, *x.shape[1:]) for x in packed]
 
-        return encode, lambda packed: (codec.decompress_k(packed[0], packed[1]), codec.decompress_v(packed[2], packed[3]))
+        def decode(packed):
+            shape = packed[0].shape[:3]
+            k, k_norms, v, v_norms = (x.flatten(0, 2) for x in packed)
+            return tuple(x.view(*shape, head_dim) for x in (codec.decompress_k(k, k_norms), codec.decompress_v(v, v_norms)))
+
+        return encode, decode
 
     return make
 

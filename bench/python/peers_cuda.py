@@ -182,12 +182,10 @@ def measure(model, contestant, prompt, batch, history, tokens, stock, device, gr
     return row
 
 
-def all_of(model, refused, length):
+def all_of(model, known, length):
     """With how each decodes; ours first, quanto (which compiles its kernels at first use) last."""
     yield Contestant("StaticCache", "sdpa", lambda: StaticCache(config=model.config, max_cache_len=length)), False
-    known = [c for c in contestants(model, refused) if c.name != "DynamicCache"]
-    known.sort(key=lambda c: ("tersekv" not in c.name, "quanto" in c.name))
-    for contestant in known:
+    for contestant in sorted(known, key=lambda c: ("tersekv" not in c.name, "quanto" in c.name)):
         yield contestant, False
         if contestant.attention == "tersekv":
             yield Contestant(contestant.name + ", DecodeGraph", "tersekv", contestant.make), True
@@ -210,14 +208,13 @@ def main():
         prompt = prompt_of(model, max(b for b, _ in cases), max(h for _, h in cases), device)
     print(f"model and prompt at {time.perf_counter() - begin:.0f} s", flush=True)
     wanted = options.only.split(";")
+    known = [c for c in contestants(model, refused) if c.name in wanted]
     for batch, history in cases:
         tokens = torch.randint(0, model.config.vocab_size, (batch, WARM + STEPS + 1),
                                generator=torch.Generator().manual_seed(4)).to(device.name)
-        chosen = [(c, graph) for c, graph in all_of(model, refused, history + WARM + STEPS + 1)
-                  if c.name == "StaticCache" or any(c.name.removesuffix(", DecodeGraph") == w for w in wanted)]
         with torch.no_grad():
             stock = Stock(model, prompt, batch, history, tokens, device)
-        for contestant, graph in chosen:
+        for contestant, graph in all_of(model, known, history + WARM + STEPS + 1):
             name = f"{contestant.name} at {batch} x {history}"
             if time.perf_counter() - begin > options.seconds:
                 refused[name] = "left out for lack of time"
