@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TerseCache on a GPU, without a test runner: `python tests/python/cuda_check.py [--json FILE]`; exit code 0 when all pass.
+"""TerseCache on a GPU, without a test runner: `python tests/python/cuda_check.py [--json FILE] [--only NAMES]`; exit code 0 when all pass.
 
 Needs a wheel built with CUDA (k4v4 and k8v8 at head_dim 64 and 128), torch with CUDA, transformers.
 """
@@ -352,7 +352,7 @@ def engine_on_the_device():
     NUMBERS["tokens of the engine that agree"] = agree = sum(
         a == b for a, b in zip(result["tokens"], want)) / len(want)
     assert agree > 0.9 and result["stats"]["backend"].startswith("cuda"), result
-    filled, batch = DynamicCache(config=model.config), ids_of(3, 400)
+    filled, batch = DynamicCache(config=model.config), ids_of(3, 512)
     with torch.no_grad():
         model(input_ids=batch, past_key_values=filled)
         for bits, least in ((8, 0.9999), (4, 0.99)):
@@ -360,7 +360,7 @@ def engine_on_the_device():
             packed = one.compress_kv_cache(filled)
             stats = one.compression_stats(packed)
             NUMBERS[f"cosine of {bits} bits"] = stats["cosine_similarity"]
-            assert least < stats["cosine_similarity"] < 1 and stats["ratio"] > 1.9, stats
+            assert least < stats["cosine_similarity"] < 1 and stats["ratio"] > 1.85, stats
         three = engine.compress_kv_3bit(filled)
         assert three.spec == "k3v3" and three.stats()["bytes_used"] < stats["bytes_used"]
         assert three.stats()["no_kernel"], "no kernel for 3 bits at 64 is in this build's set"
@@ -393,11 +393,13 @@ def what_cannot_be_is_refused():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", help="write results there")
+    parser.add_argument("--only", help="checks whose names contain one of these texts, separated by commas")
     options = parser.parse_args()
     if not _core.cuda_kernels() or not torch.cuda.is_available():
         sys.exit(f"needs a wheel with CUDA kernels (this one has '{_core.cuda_kernels()}') and a GPU")
     failed = {}
-    for function in CHECKS:
+    chosen = [f for f in CHECKS if not options.only or any(text in f.__name__ for text in options.only.split(","))]
+    for function in chosen:
         try:
             function()
             torch.cuda.synchronize()
@@ -410,7 +412,7 @@ def main():
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"failed": failed, "numbers": NUMBERS, "kernels": _core.cuda_kernels()}, file, indent=1)
-    print(f"{len(CHECKS) - len(failed)} of {len(CHECKS)} checks passed")
+    print(f"{len(chosen) - len(failed)} of {len(chosen)} checks passed")
     return 1 if failed else 0
 
 
