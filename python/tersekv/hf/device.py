@@ -13,7 +13,7 @@ from tersekv import _core
 from tersekv.hf.pages import MOST_QUERIES, Pages
 
 NVTX = os.environ.get("TERSEKV_NVTX", "") not in ("", "0")
-STATS_TOKENS, LEAST_STATS_TOKENS = 128, 64  # of a row, for the mean; fewer in all rows together: none
+STATS_TOKENS, LEAST_STATS_TOKENS = 4096, 64  # of all rows together, for the mean: spread over them; fewer: none
 
 
 def device_spec(spec):
@@ -89,20 +89,23 @@ class DeviceCore:
         self.native.set_stats(*(0 if x is None else x.data_ptr() for x in kept))
 
     def measure(self, k, v, valid):
-        """Means of K and V and the channel scale of K, over the first chunk; common to the batch from then on."""
+        """Means of K and V and the channel scale of K, over tokens spread evenly over the first chunk; common to the batch
+        from then on."""
         self.wants_stats = False
         rows = valid.ranges if valid is not None else [(0, k.shape[2])] * k.shape[0]
-        spans = [(b, first, min(count, STATS_TOKENS)) for b, (first, count) in enumerate(rows) if count > 0]
-        if sum(count for _, _, count in spans) < LEAST_STATS_TOKENS:
+        total = sum(count for _, count in rows)
+        if total < LEAST_STATS_TOKENS:
             return
-        k, v = (torch.cat([x[b, :, first:first + count] for b, first, count in spans], dim=1).double() for x in (k, v))
+        step = -(-total // STATS_TOKENS)
+        k, v = (torch.cat([x[b, :, first:first + count:step] for b, (first, count) in enumerate(rows)], dim=1).double()
+                for x in (k, v))
         scale = None
         if "scale=off" not in self.spec:
             scale = k.std(dim=1, unbiased=False).sqrt()
             scale = torch.maximum(scale, 1e-3 * scale.amax(dim=1, keepdim=True)).clamp_min(1e-30)
             scale = scale / scale.log().mean(dim=1, keepdim=True).exp()
         self._set_stats(k.mean(dim=1), scale, v.mean(dim=1), None)
-        self.stats_from = f"first {sum(count for _, _, count in spans)} tokens of the batch"
+        self.stats_from = f"{k.shape[1]} of the first {total} tokens of the batch"
 
     def by_tiles(self, n, valid, raw):
         """Whether a chunk of n slots goes through chunk.py rather than a kernel. raw: it sees its own tokens as they came."""
