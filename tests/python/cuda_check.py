@@ -216,22 +216,22 @@ def crop_beams_and_copies():
 def graph_steps_equal_plain_steps():
     for padded in (False, True):
         model = patch_model(tiny(128, torch.bfloat16))
-        ids = ids_of(3, 150)
+        ids, start = ids_of(3, 190), 140  # longer than what stays raw
         mask = None
         if padded:
             mask = torch.ones_like(ids)
             mask[1, :30] = 0
         with torch.no_grad():
             plain, cache = (TerseCache.for_model(model, kv="k4v4") for _ in range(2))
-            want = forced(model, plain, ids, 100, mask)
-            forced(model, cache, ids[:, :100], 100, mask)
+            want = forced(model, plain, ids, start, mask)
+            forced(model, cache, ids[:, :start], start, mask)
             graph = DecodeGraph(model, cache, max_new_tokens=60)
-            got = [graph.step(ids[:, at]).clone() for at in range(100, 130)]
+            got = [graph.step(ids[:, at]).clone() for at in range(start, start + 30)]
             if not padded:  # a plain step in between
-                got.append(model(input_ids=ids[:, 130:131], past_key_values=cache).logits[:, -1])
-                got += [graph.step(ids[:, at]).clone() for at in range(131, 140)]
+                got.append(model(input_ids=ids[:, start + 30:start + 31], past_key_values=cache).logits[:, -1])
+                got += [graph.step(ids[:, at]).clone() for at in range(start + 31, start + 40)]
             close(f"graph steps, padded={padded}", torch.stack(got, dim=1).float(), want[:, 1:1 + len(got)], 1e-6)
-            assert cache.get_seq_length() == 100 + len(got)
+            assert cache.get_seq_length() == start + len(got)
             try:
                 for _ in range(200):
                     graph.step(ids[:, 0])
@@ -246,7 +246,7 @@ def bytes_are_those_of_the_formula():
     model = patch_model(tiny(128, torch.bfloat16, layers=4))
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
-    cache = TerseCache.for_model(model, kv="k4v4+mean=off+scale=off")
+    cache = TerseCache.for_model(model, kv="k4v4" + NO_STATS)
     batch, n = 2, 8192
     g = torch.Generator(DEVICE).manual_seed(0)
     for layer in range(4):
@@ -256,7 +256,7 @@ def bytes_are_those_of_the_formula():
     del k, v
     torch.cuda.synchronize()
     grown = torch.cuda.memory_allocated() - before
-    formula = 4 * batch * 2 * n * 2 * (128 * 4 // 8 + 2)
+    formula = 4 * batch * 2 * 2 * (n * (128 * 4 // 8 + 2) + 160 * 128 * 2)  # pages; raw rows
     NUMBERS["allocated over formula"] = grown / formula
     assert stats["bytes_used"] == formula, (stats["bytes_used"], formula)
     assert abs(grown - formula) <= 0.01 * formula, (grown, formula)
@@ -303,6 +303,36 @@ def codec_in_compile_and_graphs():
     close("compiled codec", compiled.float(), want.float(), 1e-2)
 
 
+@check
+def raw_rows_join_the_pages():
+    """One token behind a long history, over what reads back: raw where it is seen raw."""
+    for d, dtype, limit in ((128, torch.bfloat16, 1e-2), (64, torch.float16, 2e-3), (128, torch.float32, 1e-3)):
+        for n, window, softcap, sinks in ((3000, None, None, False), (3000, 1000, None, True), (3000, 100, None, True),
+                                          (3000, None, 3.0, False), (100, None, None, True)):
+            cache, g = TerseCache(kv="k4v4"), torch.Generator(DEVICE).manual_seed(n)
+            k, v = (torch.randn(3, 2, n + 5, d, device=DEVICE, generator=g).to(dtype) + 1 for _ in "kv")
+            cache.update(k[:, :, :n], v[:, :, :n], 0)
+            layer, logits = cache.layers[0], torch.randn(8, device=DEVICE) if sinks else None
+            layer.flush()
+            for size in (1, 4):
+                at = cache.get_seq_length()
+                q = torch.randn(3, 8, size, d, device=DEVICE, generator=g).to(dtype)
+                handle, _ = cache.update(k[:, :, at:at + size], v[:, :, at:at + size], 0)
+                out = layer.attend(handle.pending, q, None, config=None, scale=d ** -0.5, causal=True, window=window,
+                                   softcap=softcap, sinks=logits)
+                kd, vd = (x.double().repeat_interleave(4, 1) for x in (layer.keys, layer.values))
+                scores = q[:, :, -1:].double() @ kd.transpose(2, 3) * d ** -0.5  # the last query
+                scores = scores if softcap is None else torch.tanh(scores / softcap) * softcap
+                if window:
+                    scores[..., :at + size - window] = float("-inf")
+                if sinks:
+                    scores = torch.cat([scores, logits.double().view(1, 8, 1, 1).expand(3, 8, 1, 1)], -1)
+                want = scores.softmax(-1)[..., :at + size] @ vd
+                close(f"raw and packed {d} {str(dtype)[6:]} behind {n} window {window} softcap {softcap}",
+                      out[:, -1:].double(), want.transpose(1, 2), limit)
+            assert not cache.stats()["decodes_because_of"] and cache.stats()["not_finite"] is False
+
+
 class Letters:
     """Letters as tokens."""
 
@@ -325,7 +355,7 @@ def generate_is_that_of_dynamic_cache():
              "lookup": (ids[:1], None, dict(prompt_lookup_num_tokens=4)),
              "beams": (ids, mask, dict(num_beams=3, num_return_sequences=2))}
     for name, (given, seen, more) in cases.items():
-        options = dict(max_new_tokens=80, pad_token_id=0,
+        options = dict(max_new_tokens=120, pad_token_id=0,
                        attention_mask=torch.ones_like(given) if seen is None else seen, **{"do_sample": False, **more})
         model.set_attn_implementation("sdpa")
         torch.manual_seed(0)

@@ -45,10 +45,13 @@ def run(model, attention, cache, ids, sizes, mask=None):
     return torch.cat(outs, dim=1)
 
 
-def compare(name, batch, sizes, mask=None, **options):
+PACKED = "k8v8+sink=0+win=0"
+
+
+def compare(name, batch, sizes, mask=None, spec=PACKED, **options):
     model, ids = make(name), tokens(batch, sum(sizes))
     want = run(model, "eager", stock(model), ids, sizes, mask)
-    cache = TerseCache(model.config, "k8v8", **options)
+    cache = TerseCache(model.config, spec, **options)
     got = run(model, "tersekv", cache, ids, sizes, mask)
     seen = torch.ones(batch, sum(sizes), dtype=torch.bool) if mask is None else mask.bool()
     assert ((want - got)[seen].abs().max() / want[seen].abs().max()).item() < 2e-5
@@ -65,18 +68,28 @@ def test_answers_are_those_of_dynamic_cache(mock, small_tiles, name, sizes):
         for tile in small_tiles)
 
 
+@pytest.mark.parametrize("spec", ["k8v8", "k8v8+sink=3+win=9", "k8v8+sink=4+win=0", "k8v8+sink=0+win=70"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize("prefill", ["raw", "decode"])
+def test_raw_rows_are_seen_once(mock, small_tiles, spec, name, prefill):
+    for sizes in ((200, 40, 1, 17, 1), (20, 5, 16, 1, 140), (3, *[1] * 200)):
+        cache = compare(name, 2, sizes, spec=spec, prefill=prefill)
+        assert cache.stats()["decodes_because_of"] == []
+
+
+@pytest.mark.parametrize("spec", [PACKED, "k8v8", "k8v8+sink=2+win=20"])
 @pytest.mark.parametrize("side", ["left", "right", "both"])
-def test_padding(mock, small_tiles, side):
+def test_padding(mock, small_tiles, side, spec):
     mask = torch.ones(3, 200, dtype=torch.int64)
     if side != "right":
         mask[0, :31], mask[2, :130] = 0, 0  # the last row begins in the second chunk
     if side != "left":
         mask[1, 180:] = 0
-    compare("llama", 3, (100, 100), mask)
+    compare("llama", 3, (100, 100), mask, spec)
     if side == "right":
         mask = torch.nn.functional.pad(mask[:, 90:], (10, 0), value=1)  # and in a chunk that a kernel would take
         mask[1, -5:] = 0
-        compare("llama", 3, (110, 10), mask)
+        compare("llama", 3, (110, 10), mask, spec)
 
 
 def test_decode_semantics_go_in_blocks(mock, small_tiles):
@@ -84,14 +97,15 @@ def test_decode_semantics_go_in_blocks(mock, small_tiles):
     assert not small_tiles
 
 
+@pytest.mark.parametrize("spec", [PACKED, "k8v8", "k8v8+sink=2+win=20"])
 @pytest.mark.parametrize("prefill", ["raw", "decode"])
-def test_no_kernel_is_named_and_goes_by_tiles(mock, small_tiles, monkeypatch, prefill):
+def test_no_kernel_is_named_and_goes_by_tiles(mock, small_tiles, monkeypatch, prefill, spec):
     def describe(self, *_):
         raise ValueError("none for k8v8 at head_dim 64")
 
     monkeypatch.setattr(mock_device.DeviceLayer, "describe", describe)
     with pytest.warns(RuntimeWarning, match="a tile at a time because of no CUDA kernel .none for k8v8"):
-        cache = compare("llama", 2, (150, 1, 9, 1), prefill=prefill)
+        cache = compare("llama", 2, (150, 1, 9, 40, 1), spec=spec, prefill=prefill)
     assert len(cache.stats()["decodes_because_of"]) == 1
 
 
@@ -110,10 +124,13 @@ def test_parts_join_to_one_softmax(monkeypatch, causal, window, softcap):
     scores = torch.cat([scores.masked_fill(~seen, float("-inf")), sinks.double().view(1, 6, 1, 1).expand(2, 6, n, 1)], -1)
     want = (scores.softmax(-1)[..., :-1].view(2, 3, 2, n, keys) @ v.double()[:, :, None]).view(2, 6, n, 64)
     mask = seen if window else None
-    if causal:  # the whole at once, and an empty part
-        joined = parts.Joined(*parts.part(q, k, v, scale=1 / 8, causal=True, mask=mask, softcap=softcap))
+    if causal:  # the whole at once, and empty parts
+        joined = parts.Joined()
+        joined.add(torch.zeros_like(q), torch.full((2, 6, n), float("-inf")))
+        joined.add(*parts.part(q, k, v, scale=1 / 8, causal=True, mask=mask, softcap=softcap))
         joined.add(torch.zeros_like(q), torch.full((2, 6, n), float("-inf")))
     else:
-        joined = parts.Joined(*parts.part(q, k[:, :, :cut], v[:, :, :cut], scale=1 / 8, softcap=softcap))
+        joined = parts.Joined()
+        joined.add(*parts.part(q, k[:, :, :cut], v[:, :, :cut], scale=1 / 8, softcap=softcap))
         joined.add(*parts.part(q, k[:, :, cut:], v[:, :, cut:], scale=1 / 8, softcap=softcap))
     assert torch.allclose(joined.done(q.dtype, sinks).double(), want, atol=2e-6)
