@@ -19,7 +19,7 @@ from tersekv import DecodeGraph, TerseCache, __version__
 WARM = 4
 
 
-def model_of(tiny):
+def model_of(tiny, device="cuda"):
     shape = dict(num_hidden_layers=2, hidden_size=512, intermediate_size=512, num_attention_heads=4,
                  num_key_value_heads=1, vocab_size=1000) if tiny else dict(
         num_hidden_layers=32, hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8,
@@ -28,7 +28,7 @@ def model_of(tiny):
                          rope_parameters=dict(rope_type="default", rope_theta=500000.0))
     config.dtype = torch.bfloat16
     torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
+    with torch.device(device):
         model = LlamaForCausalLM(config).eval()
     torch.set_default_dtype(torch.float32)
     return model.to(torch.bfloat16)
@@ -146,7 +146,7 @@ def case(model, batch, history, options):
     reports, runners, row = {}, {}, {"batch": batch, "history": history}
     total = (WARM + options.rounds * options.steps) * 2
     for name, make in variants(model, batch, history, options.kv, total, reports):
-        if name.split()[0] not in reports and " " in name:
+        if " " in name and name.split()[0] not in runners:  # of a cache that does not fit
             continue
         try:
             runners[name] = runner = make()
@@ -155,7 +155,8 @@ def case(model, batch, history, options):
         except Exception as error:  # out of memory, or what cannot be captured
             torch.cuda.synchronize()
             runners.pop(name, None)
-            reports.setdefault(name, {})["refused"] = f"{type(error).__name__}: {str(error)[:200]}"
+            reports.setdefault(name, {})["refused"] = "does not fit" if isinstance(
+                error, torch.cuda.OutOfMemoryError) else f"{type(error).__name__}: {str(error)[:200]}"
             gc.collect()
             torch.cuda.empty_cache()
     times = {name: [] for name in runners}
@@ -189,7 +190,8 @@ def table(rows):
         cells = []
         for name in names:
             r = row["variants"].get(name, {})
-            cells.append(f"{r['ms']:8.2f} [{r['ms_min']:.2f} {r['ms_max']:.2f}]" if "ms" in r else "-")
+            cells.append(f"{r['ms']:8.2f} [{r['ms_min']:.2f} {r['ms_max']:.2f}]" if "ms" in r else
+                         "does not fit" if r.get("refused") == "does not fit" else "-")
         gb = [row["variants"].get(name, {}).get("cache_bytes", 0) / 1e9 for name in ("dynamic", "terse")]
         speed = [row.get("speedup", {}).get(name, 0) for name in ("terse", "terse graph")]
         print(f"{row['batch']:5} {row['history']:7} " + " ".join(f"{cell:>22}" for cell in cells) +

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Caches of other Python packages behind one interface, for peers.py and peers_speed.py.
+"""Caches of other Python packages behind one interface, for peers.py, peers_speed.py and peers_cuda.py.
 
 A contestant is a name, the attention that its model runs with, and what makes its cache. Some caches have end_prompt(),
 which is called once after the prompt. Packages that are missing or fail are named in `refused`, with their own message.
@@ -103,19 +103,20 @@ def codec_cache(config, make):
 
 
 def turboquant_codec(engine):
-    """Its own compress and decompress of the heads of one batch row, tensors as it returns them (k_mse, the decoded copy
-    of the keys, among them)."""
+    """Its own compress and decompress of rows, all heads of all batch rows at once, tensors as it returns them (k_mse, the
+    decoded copy of the keys, among them)."""
     def encode(keys, values):
-        packed = [engine._compress_kv_fused(keys[0, head].half(), values[0, head].half()) for head in range(keys.shape[1])]
-        return [torch.stack([pair[side][name] for pair in packed])[None]
-                for side, name in ((0, "indices"), (0, "vec_norms"), (0, "k_mse"), (1, "indices"), (1, "vec_norms"))]
+        shape, d = keys.shape[:3], keys.shape[3]
+        k, v = engine._compress_kv_fused(*(x.reshape(-1, d).half().contiguous() for x in (keys, values)))
+        return [x.view(*shape, -1) for x in (k["indices"], k["vec_norms"], k["k_mse"], v["indices"], v["vec_norms"])]
 
     def decode(packed):
+        shape, d = packed[0].shape[:3], packed[0].shape[3]
         codes, norms, _, value_codes, value_norms = packed
-        heads = [engine._decompress_kv_fused({"indices": codes[0, h], "vec_norms": norms[0, h]},
-                                             {"indices": value_codes[0, h], "vec_norms": value_norms[0, h]})
-                 for h in range(codes.shape[1])]
-        return tuple(torch.stack([pair[side] for pair in heads])[None] for side in (0, 1))
+        both = engine._decompress_kv_fused(
+            *({"indices": c.reshape(-1, d), "vec_norms": n.reshape(-1)} for c, n in ((codes, norms),
+                                                                                   (value_codes, value_norms))))
+        return tuple(x.view(*shape, d) for x in both)
 
     return encode, decode
 
@@ -135,24 +136,27 @@ class TurboQuantGenerate(DynamicCache):
             own.keys, own.values = decoded.keys, decoded.values
 
 
-def turboquant_engine(head_dim, bits, refused):
+def turboquant_engine(head_dim, bits, refused, device):
     from turboquant_gpu import TurboQuantEngine
-    engine = TurboQuantEngine(head_dim=head_dim, total_bits=bits, device="cpu")
-    probe = torch.randn(4, head_dim).half()
+    engine = TurboQuantEngine(head_dim=head_dim, total_bits=bits, device=device)
+    probe = torch.randn(64, head_dim, device=device).half()
     try:
-        engine._compress_kv_fused(probe, probe)
-    except Exception as error:  # cuda.tile is there and no GPU: what its fallback does not catch
-        refused["turboquant-gpu kernels"] = f"{type(error).__name__}: {error}; its PyTorch code is run instead"
+        packed = engine._compress_kv_fused(probe, probe)
+        engine._decompress_kv_fused(*packed)
+        if device != "cpu":
+            torch.cuda.synchronize()
+    except Exception as error:  # cuda.tile is there and no GPU that it knows: what its fallback does not catch
+        refused["turboquant-gpu kernels"] = f"{type(error).__name__}: {str(error)[:300]}; its PyTorch code is run instead"
         engine._force_pytorch = True
     return engine
 
 
-def turboattn_codec(head_dim, bits, fit):
+def turboattn_codec(head_dim, bits, fit, device="cpu"):
     """fit: codebooks of each layer from its prompt, by the package's OnlineCalibrator."""
     from tkv import OnlineCalibrator, TkvCodec
 
     def make(layer):
-        codec = TkvCodec(head_dim=head_dim, bit_width=bits)
+        codec = TkvCodec(head_dim=head_dim, bit_width=bits, device=device)
         state = {"fitted": not fit}
 
         def encode(keys, values):
@@ -161,19 +165,25 @@ def turboattn_codec(head_dim, bits, fit):
                 calibrator.collect_for_codec(0, keys[0].transpose(0, 1), values[0].transpose(0, 1), codec)
                 names = ("k_centroids", "k_boundaries", "v_centroids", "v_boundaries")
                 for name, table in zip(names, calibrator.optimize(0)):
-                    setattr(codec, name, torch.as_tensor(table, dtype=torch.float32))
+                    setattr(codec, name, torch.as_tensor(table, dtype=torch.float32, device=device))
                 state["fitted"] = True
-            (k, k_norms), (v, v_norms) = codec.compress_k(keys.float()), codec.compress_v(values.float())
-            return [k, k_norms, v, v_norms]
+            shape, rows = keys.shape[:3], [x.reshape(-1, head_dim).float() for x in (keys, values)]
+            packed = [*codec.compress_k(rows[0]), *codec.compress_v(rows[1])]
+            return [x.view(*shape, *x.shape[1:]) for x in packed]
 
-        return encode, lambda packed: (codec.decompress_k(packed[0], packed[1]), codec.decompress_v(packed[2], packed[3]))
+        def decode(packed):
+            shape = packed[0].shape[:3]
+            k, k_norms, v, v_norms = (x.flatten(0, 2) for x in packed)
+            return tuple(x.view(*shape, head_dim) for x in (codec.decompress_k(k, k_norms), codec.decompress_v(v, v_norms)))
+
+        return encode, decode
 
     return make
 
 
 def contestants(model, refused):
     """DynamicCache first, then ours, then the others; each `make` takes no arguments."""
-    config = model.config
+    config, device = model.config, model.device.type
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     yield Contestant("DynamicCache", "sdpa", lambda: DynamicCache(config=config))
     for spec in OURS:
@@ -200,7 +210,7 @@ def contestants(model, refused):
     try:
         import turboquant_gpu  # noqa: F401
         for bits in (4, 3, 2):
-            engine = turboquant_engine(head_dim, bits, refused)
+            engine = turboquant_engine(head_dim, bits, refused, device)
             yield Contestant(f"turboquant-gpu {bits} generate()", "sdpa",
                              lambda engine=engine: TurboQuantGenerate(config, engine))
             yield Contestant(f"turboquant-gpu {bits} codec", "sdpa",
@@ -212,7 +222,7 @@ def contestants(model, refused):
         for bits in (8, 4, 3, 2):
             for fit in (False, True):
                 yield Contestant(f"turbo-attn {bits} codec{', fitted' if fit else ''}", "sdpa",
-                                 lambda bits=bits, fit=fit: codec_cache(config, turboattn_codec(head_dim, bits, fit)))
+                                 lambda bits=bits, fit=fit: codec_cache(config, turboattn_codec(head_dim, bits, fit, device)))
     except ImportError as missing:
         refused["turbo-attn"] = str(missing)
 

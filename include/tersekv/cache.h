@@ -91,6 +91,9 @@ struct CacheConfig {
   int max_workers = 1;     // largest `workers` that will be passed
   Arithmetic arithmetic = Arithmetic::kInt16;
   Prefill prefill = Prefill::kDecode;
+  // Full pages with equal bytes are held once, whichever sequences they are of: found when a page becomes full and by
+  // Restore, copied when one side writes. Results are what they are without.
+  bool share_pages = false;
   int first_layer = 0;                  // KV-layer ordinal of layers[0] in the model: picks the sign streams
   std::shared_ptr<CacheMemory> memory;  // null: memory of its own
 };
@@ -115,6 +118,7 @@ struct CacheUsage {
   // 2 MiB, which stay until the cache goes. Of all caches that share memory, as is scratch.
   size_t bytes_reserved = 0;
   size_t scratch = 0;    // of the running step: not history, reused by every step
+  size_t saved = 0;      // that pages would take on top if none were shared
   size_t bytes_f16 = 0;  // what the same tokens take as f16 rows
   int64_t tokens = 0;    // over all sequences (a shared token counts for each sequence that has it)
   int64_t tokens_packed = 0;

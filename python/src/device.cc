@@ -115,7 +115,7 @@ class DeviceLayer {
   }
 
   void Attend(const DeviceStep& step, const Described& q, const Described& out, int heads, float scale, int window,
-              float softcap, uintptr_t sinks, uint64_t stream) const {
+              float softcap, uintptr_t sinks, uint64_t stream, uintptr_t lse) const {
     const tersekv_cuda_pool pool = Pool();
     tersekv_cuda_attention a = Of(pool, step, heads, window);
     a.q = RowsOf(q);
@@ -123,6 +123,7 @@ class DeviceLayer {
     a.scale = scale;
     a.softcap = softcap;
     a.sinks = At<const float>(sinks);
+    a.lse = At<float>(lse);
     CheckC(tersekv_cuda_attend(&a, stream));
   }
 
@@ -230,7 +231,8 @@ void BindDevice(nb::module_& m) {
       .def("workspace_bytes", &DeviceLayer::WorkspaceBytes, nb::arg("batch"), nb::arg("heads"), nb::arg("q_len"))
       .def("plan", &DeviceLayer::Plan, nb::arg("step"), nb::arg("heads"), nb::arg("window"), nb::arg("stream"))
       .def("attend", &DeviceLayer::Attend, nb::arg("step"), nb::arg("q"), nb::arg("out"), nb::arg("heads"),
-           nb::arg("scale"), nb::arg("window"), nb::arg("softcap"), nb::arg("sinks"), nb::arg("stream"))
+           nb::arg("scale"), nb::arg("window"), nb::arg("softcap"), nb::arg("sinks"), nb::arg("stream"),
+           nb::arg("lse") = 0, "lse: address of float32 [batch, q_len, heads], or 0.")
       .def("describe", &DeviceLayer::Describe, nb::arg("heads"), nb::arg("q_len"));
 }
 

@@ -48,6 +48,13 @@ void BindInfo(nb::module_& m) {
         return BitsSpec(s, dk, dv);
       },
       nb::arg("spec"), nb::arg("head_dim_k"), nb::arg("head_dim_v"), "Stored bits a value: codes and scales.");
+  m.def(
+      "spec_raw_tokens",
+      [](std::string_view spec) {
+        const KvSpec s = Take(ParseSpec(spec));
+        return s.raw() ? nb::make_tuple(0, 0) : nb::make_tuple(s.sink, s.win);
+      },
+      nb::arg("spec"), "(raw sinks, raw window) of a packed spec, in tokens.");
   m.def("known_specs", &KnownSpecs);
   m.def("simd_targets", &SimdTargets);
   m.def(

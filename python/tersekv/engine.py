@@ -17,7 +17,8 @@ from tersekv.hf.model import patch_model
 
 
 class TurboQuantEngine:
-    """head_dim of the keys, total_bits a value (2 to 8), device "cpu"; kv= any spec in place of total_bits.
+    """head_dim of the keys, total_bits a value (2 to 8), device "cpu" or "cuda" (where models and vectors are); kv= any
+    spec in place of total_bits.
 
     qjl_keys=True stores keys as total_bits - 1 bits and a QJL sign (spec kNpvNp): unbiased, but worse at equal bits.
     """
@@ -71,7 +72,7 @@ class TurboQuantEngine:
         layers = [(layer.keys, layer.values) for layer in cache.layers] if hasattr(cache, "layers") else list(cache)
         if not layers or any(k is None for k, _ in layers):
             raise ValueError("the cache has layers without keys and values: fill it first")
-        packed = TerseCache(kv=self.spec)
+        packed = TerseCache(kv=self.spec, device=self.device)
         for index, (keys, values) in enumerate(layers):
             packed.update(keys, values, index)
             packed.layers[index].flush()
@@ -80,11 +81,11 @@ class TurboQuantEngine:
 
     def compress_kv_3bit(self, cache):
         """compress_kv_cache at 3 bits, whatever this engine's bits are."""
-        return TurboQuantEngine(self.head_dim, 3).compress_kv_cache(cache)
+        return TurboQuantEngine(self.head_dim, 3, self.device).compress_kv_cache(cache)
 
     def build_cache(self, model, **options):
         """A packed cache for model.generate(past_key_values=...); options as for TerseCache."""
-        return TerseCache.for_model(model, self.spec, **options)
+        return TerseCache.for_model(model, self.spec, **{"device": self.device, **options})
 
     def compression_stats(self, cache, reference=None):
         """Bytes and fidelity of a packed cache: {"ratio", "bytes_used", "bytes_f16", "cosine_similarity", "layers"}.
@@ -123,11 +124,13 @@ class TurboQuantEngine:
         patch_model(model)
         try:
             inputs = tokenizer(prompt, return_tensors="pt")
+            device = next(model.parameters()).device
+            given = {name: inputs[name].to(device) for name in ("input_ids", "attention_mask")}
             cache = self.build_cache(model)
             start = time.perf_counter()
             options.setdefault("do_sample", False)
-            ids = model.generate(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"],
-                                 past_key_values=cache, max_new_tokens=max_new_tokens, **options)
+            ids = model.generate(**given, past_key_values=cache, max_new_tokens=max_new_tokens, **options)
+            self._wait()
             seconds = time.perf_counter() - start
         finally:
             model.set_attn_implementation(before)
@@ -143,47 +146,60 @@ class TurboQuantEngine:
 
         keys, values: [1, kv_heads, seq_len, head_dim] of a real model; Gaussian ones without. -> {"best", "rows"}: the
         fastest row whose attention output has min_similarity to exact attention, None when none has; `best` also becomes
-        this engine's spec when it is found.
+        this engine's spec when it is found. On CUDA arithmetic and splits are the kernel's own and not tried; a row whose
+        "backend" is "decode and SDPA" has no kernel in this build.
         """
         if (keys is None) != (values is None):
             raise ValueError("keys and values are given together, or neither")
         if keys is None:
             generator = torch.Generator().manual_seed(0)
-            keys, values = (torch.randn(1, kv_heads, seq_len, self.head_dim, generator=generator) for _ in "kv")
+            keys, values = (torch.randn(1, kv_heads, seq_len, self.head_dim, generator=generator).to(self.device)
+                            for _ in "kv")
         kv_heads = keys.shape[1]
         if keys.shape != (1, kv_heads, seq_len, self.head_dim) or values.shape != keys.shape:
             raise ValueError(f"keys have shape {list(keys.shape)} and values {list(values.shape)}: both must be "
                              f"[1, kv_heads, {seq_len}, {self.head_dim}]")
         heads = max(heads // kv_heads, 1) * kv_heads
-        query = torch.randn(1, heads, 1, self.head_dim, generator=torch.Generator().manual_seed(1)).to(keys.dtype)
+        query = torch.randn(1, heads, 1, self.head_dim, generator=torch.Generator().manual_seed(1)).to(keys)
         scale = self.head_dim ** -0.5
         exact = dense_attention(query, keys, values, scale=scale).float()
         rows = []
         for width in bits:
-            for kind in arithmetic:
+            for kind in arithmetic if self.device == "cpu" else ("int16",):
                 rows.append(self._time(f"k{width}v{width}", kind, keys, values, query, scale, exact, repeats))
         good = [row for row in rows if row["similarity"] >= min_similarity]
         best = min(good, key=lambda row: row["ms"]) if good else None
         if best is not None:
             self.spec = best["spec"]
-            self.codec = Codec(self.head_dim, spec=self.spec)
+            self.codec = Codec(self.head_dim, spec=self.spec, device=self.device)
         return {"best": best, "rows": rows, "backend": self.backend, "threads": _core.num_threads()}
 
     def _time(self, spec, arithmetic, keys, values, query, scale, exact, repeats):
-        cache = TerseCache(kv=spec, arithmetic=arithmetic)
+        cache = TerseCache(kv=spec, arithmetic=arithmetic, device=self.device)
         ask = lambda pending: cache.layers[0].attend(pending, query, None, config=None, scale=scale, causal=True,
                                                      window=None, softcap=None, sinks=None)
         if keys.shape[2] > 1:
             handle, _ = cache.update(keys[:, :, :-1], values[:, :, :-1], 0)
             cache.layers[0].core(query.shape[1])
             cache.layers[0].flush()
-        seconds, out = [], None
-        for _ in range(repeats):
+        seconds, first = [], None
+        for _ in range(repeats + (self.device != "cpu")):  # a device's first launch loads its kernels
             handle, _ = cache.update(keys[:, :, -1:], values[:, :, -1:], 0)
+            self._wait()
             start = time.perf_counter()
             out = ask(handle.pending)
+            self._wait()
             seconds.append(time.perf_counter() - start)
-            cache.crop(-1)
-        similarity = float(torch.cosine_similarity(out.float().flatten(), exact.flatten(), dim=0))
-        return {"spec": spec, "arithmetic": arithmetic, "ms": 1e3 * sorted(seconds)[len(seconds) // 2],
-                "similarity": similarity}
+            first = out if first is None else first
+            if self.device == "cpu":  # on a device the next token follows: page tables would be sent again
+                cache.crop(-1)
+        seconds = sorted(seconds[-repeats:])
+        similarity = float(torch.cosine_similarity(first.float().flatten(), exact.flatten(), dim=0))
+        missing = cache.stats().get("no_kernel")
+        return {"spec": spec, "arithmetic": arithmetic if self.device == "cpu" else "kernel",
+                "ms": 1e3 * seconds[len(seconds) // 2], "similarity": similarity,
+                "backend": "decode and SDPA" if missing else self.backend}
+
+    def _wait(self):
+        if self.device != "cpu":
+            torch.cuda.synchronize()

@@ -8,6 +8,7 @@
 Codecs whose records do not end with a scale give, and take, scales of shape [0]. Wrong shapes and dtypes raise, under
 torch.compile already while it traces.
 """
+import atexit
 import functools
 
 import torch
@@ -28,6 +29,9 @@ def _codec(spec, side, head_dim, layer, kv_head, mean, scale):
         raise ValueError(f"'{spec}' stores whole pages of {codec.record_rows} tokens: these operators take specs whose "
                          "record is one vector, e.g. 'k4v4'")
     return codec
+
+
+atexit.register(_codec.cache_clear)  # torch keeps these functions, and with them the cache, past the module's end
 
 
 def _codec_of(head_dim, spec, side, layer, kv_head, mean, scale):

@@ -3,6 +3,7 @@
 and canonical records. Nothing is copied to the host and nothing waits for the device, so graphs can capture them after a
 first call. A row that is not finite decodes to its mean; the CPU refuses it.
 """
+import atexit
 import functools
 
 import torch
@@ -68,6 +69,9 @@ def _stream(device):
 @functools.lru_cache(maxsize=64)
 def device_rows(spec, side, head_dim, layer, kv_head, mean, scale, device):
     return DeviceRows(spec, side, head_dim, layer, kv_head, mean, scale, device)
+
+
+atexit.register(device_rows.cache_clear)
 
 
 def compress(of, x):

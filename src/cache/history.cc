@@ -191,15 +191,16 @@ LayerView History::View(int layer, const StepSequence& part) const {
   return view;
 }
 
-// Of the pages of all sequences; a shared one counts once.
-size_t History::PageBytes() const {
+// Of the pages of all sequences; a shared one counts once, and each further time as saved.
+size_t History::PageBytes(size_t* saved) const {
   std::set<const uint8_t*> counted;
   size_t bytes = 0;
   for (const auto& [id, sequence] : sequences_) {
     for (size_t l = 0; l < sequence.layers.size(); ++l) {
       for (const PageRef& page : sequence.layers[l].pages) {
         if (!page.held()) continue;
-        if (!page.shared() || counted.insert(page.data()).second) bytes += layouts_[l].page_bytes;
+        const bool first = !page.shared() || counted.insert(page.data()).second;
+        (first ? bytes : *saved) += layouts_[l].page_bytes;
       }
     }
   }
@@ -224,7 +225,7 @@ CacheUsage History::Usage() const {
       usage.tokens_packed -= IsRemoved(sequence.positions[static_cast<size_t>(order)]) ? 1 : 0;
     }
   }
-  usage.pages = PageBytes();
+  usage.pages = PageBytes(&usage.saved);
   usage.bytes_used = usage.pages + usage.raw_rows + usage.stats + usage.tables;
   usage.bytes_reserved = pool_.bytes_reserved();
   usage.scratch = memory_->ScratchBytes();

@@ -118,7 +118,8 @@ class History {
   void RemoveInside(Sequence* sequence, int64_t begin, int64_t end);
   void UnlinkPages(Sequence* sequence);
   void CompactRemoved(Sequence* sequence);
-  void GiveBackPages(Sequence* sequence);  // those that no window reaches any more
+  void SharePages(Sequence* sequence, size_t first);  // src/cache/share.cc
+  void GiveBackPages(Sequence* sequence);             // those that no window reaches any more
   Status CheckState(const SequenceState& state) const;
   Status CheckWindows(const Sequence& sequence, int64_t newest, int64_t begin, int64_t end, int64_t delta) const;
   Status OwnPages(Sequence* sequence, int64_t begin, int64_t end);
@@ -138,7 +139,7 @@ class History {
   size_t RawGrowth(const Sequence* sequence, int64_t end) const;
   bool Recharge(Sequence* sequence);
   void ReserveScratch(size_t rows);
-  size_t PageBytes() const;
+  size_t PageBytes(size_t* saved) const;
   size_t BytesToAppend(const Sequence* sequence, int64_t tokens) const;
   void Commit(StepSequence* part);
   RawRows RawRowsOf(int layer, Kv side, const StepSequence& part) const;

@@ -135,8 +135,11 @@ size_t History::BytesToAppend(const Sequence* sequence, int64_t tokens) const {
   const size_t want = std::max(have, PagesFor(packed_end - config_.spec.sink, config_.spec.page));
   size_t bytes = TableGrowth(s, static_cast<size_t>(end), want, config_.layers.size()) + RawGrowth(sequence, end);
   if (Measures(sequence, end)) bytes += StatisticsBytes();
-  const bool copies = packed_end > s.packed_end && HasOpenPage(s) && s.layers[0].pages.back().shared();
-  for (const PageLayout& layout : layouts_) bytes += (want - have + (copies ? 1 : 0)) * layout.page_bytes;
+  const bool writes = packed_end > s.packed_end && HasOpenPage(s);
+  for (size_t l = 0; l < layouts_.size(); ++l) {
+    const bool copies = writes && s.layers[l].pages.back().shared();  // layers share each for itself
+    bytes += (want - have + (copies ? 1 : 0)) * layouts_[l].page_bytes;
+  }
   return bytes;
 }
 
@@ -308,12 +311,14 @@ void History::Commit(StepSequence* part) {
       }
     }
   }
+  const int64_t full = std::max<int64_t>(sequence.packed_end - config_.spec.sink, 0) / config_.spec.page;
   sequence.packed_end = part->packed_end;
   if (part->new_stats) sequence.stats = part->new_stats;
   if (const int64_t capacity = RingCapacity(sequence.stats != nullptr, end); capacity != sequence.ring_capacity) {
     ResizeRing(config_, capacity, &sequence);
   }
   GiveBackPages(&sequence);
+  SharePages(&sequence, static_cast<size_t>(full));
   TERSEKV_CHECK(Recharge(&sequence));
 }
 

@@ -49,7 +49,7 @@ void PagePool::AddSlab(int size_class) {
   auto& idle = idle_pages_[static_cast<size_t>(size_class)];
   for (size_t i = pages; i-- > 0;) {  // the first one is taken first
     auto page = std::make_unique<Page>();
-    page->size_class = size_class;
+    page->size_class = static_cast<int16_t>(size_class);
     page->bytes = bytes;
     page->data = memory + i * bytes;
     idle.push_back(std::move(page));
@@ -74,7 +74,7 @@ Page* PagePool::Take(int size_class) {
   } else {
     if (!MakeRoom(bytes)) return nullptr;
     page = std::make_unique<Page>();
-    page->size_class = size_class;
+    page->size_class = static_cast<int16_t>(size_class);
     page->bytes = bytes;
     page->own = MakeAligned<uint8_t>(bytes);
     page->data = page->own.get();
@@ -86,9 +86,21 @@ Page* PagePool::Take(int size_class) {
 
 void PagePool::Release(Page* page) {
   if (--page->refs > 0) return;
+  if (page->indexed) index_.Remove(page);
   used_ -= page->bytes;
   idle_ += page->bytes;
   idle_pages_[static_cast<size_t>(page->size_class)].emplace_back(page);
+}
+
+Page* PagePool::Equal(std::span<const uint8_t> bytes) {
+  Page* page = index_.Find(bytes, HashBytes(bytes));
+  if (page != nullptr) Retain(page);
+  return page;
+}
+
+void PagePool::Remember(Page* page) {
+  if (page->indexed) index_.Remove(page);  // its bytes may be others now
+  index_.Add(page, HashBytes({page->data, page->bytes}));
 }
 
 bool PagePool::Charge(size_t bytes) {

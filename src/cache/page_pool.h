@@ -5,19 +5,24 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "src/base/aligned.h"
+#include "src/cache/page_index.h"
 
 namespace tersekv {
 
 struct Page {
   int refs = 0;
-  int size_class = 0;
+  int16_t size_class = 0;
+  bool indexed = false;  // as the last three: of PageIndex
   size_t bytes = 0;
   uint8_t* data = nullptr;
   AlignedArray<uint8_t> own;  // its memory, unless that is part of a slab
+  uint64_t hash = 0;
+  Page *lower = nullptr, *higher = nullptr;
 };
 
 class PagePool {
@@ -35,6 +40,12 @@ class PagePool {
   void Retain(Page* page) { ++page->refs; }
   void Release(Page* page);
 
+  // Pages that others are to be compared with. Equal: a page that Remember was given and that has these bytes, with one
+  // reference more, or null. Both are for pages that are full; one that was written to again is given to Remember
+  // again.
+  Page* Equal(std::span<const uint8_t> bytes);
+  void Remember(Page* page);
+
   // Accounts for memory that is not pages (raw rows, statistics, tables) under the same budget.
   bool Charge(size_t bytes);
   void Refund(size_t bytes) { charged_ -= bytes; }
@@ -50,6 +61,7 @@ class PagePool {
   void AddSlab(int size_class);
 
   size_t budget_;
+  PageIndex index_;
   size_t used_ = 0, idle_ = 0, charged_ = 0;
   size_t slab_rests_ = 0;  // bytes of slabs that hold no page
   std::vector<size_t> class_bytes_;
@@ -82,6 +94,7 @@ class PageRef {
     return {pool_, page_};
   }
   bool held() const { return page_ != nullptr; }
+  Page* page() const { return page_; }
   bool shared() const { return page_->refs > 1; }
   size_t bytes() const { return page_->bytes; }
   uint8_t* data() const { return data_; }

@@ -177,10 +177,19 @@ Status History::Restore(int32_t id, const SequenceState& state) {
   s.raw_begin = state.raw_begin;
   s.layers.resize(state.layers.size());
   size_t bytes = measured ? StatisticsBytes() : 0;
+  const auto whole = static_cast<size_t>(std::max<int64_t>(s.packed_end - config_.spec.sink, 0) / config_.spec.page);
   for (size_t l = 0; l < state.layers.size(); ++l) {
-    s.layers[l].pages.reserve(RoundUp(state.layers[l].pages.size(), kPageBlock));
+    std::vector<PageRef>& pages = s.layers[l].pages;
+    pages.reserve(RoundUp(state.layers[l].pages.size(), kPageBlock));
     for (const std::span<const uint8_t>& page : state.layers[l].pages) {
-      bytes += page.empty() ? 0 : layouts_[l].page_bytes + sizeof(Page);
+      pages.emplace_back();
+      if (page.empty()) {
+        ++s.layers[l].gone;
+        continue;
+      }
+      Page* equal = config_.share_pages && pages.size() <= whole ? pool_.Equal(page) : nullptr;
+      if (equal != nullptr) pages.back() = PageRef(&pool_, equal);
+      bytes += equal == nullptr ? layouts_[l].page_bytes : 0;
     }
   }
   s.ring_capacity = state.ring_capacity;
@@ -209,20 +218,18 @@ Status History::Restore(int32_t id, const SequenceState& state) {
       std::copy(from.sinks[i].begin(), from.sinks[i].end(), reinterpret_cast<uint8_t*>(s.layers[l].sinks[i].get()));
       std::copy(from.ring[i].begin(), from.ring[i].end(), reinterpret_cast<uint8_t*>(s.layers[l].ring[i].get()));
     }
-    for (const std::span<const uint8_t>& bytes_of_page : from.pages) {
-      if (bytes_of_page.empty()) {
-        s.layers[l].pages.emplace_back();
-        ++s.layers[l].gone;
-        continue;
-      }
+    for (size_t p = s.layers[l].gone; p < from.pages.size(); ++p) {
+      PageRef& own = s.layers[l].pages[p];
+      if (own.held()) continue;
       Page* page = pool_.Take(size_classes_[l]);
       TERSEKV_CHECK(page != nullptr);
-      std::memcpy(page->data, bytes_of_page.data(), bytes_of_page.size());
-      s.layers[l].pages.emplace_back(&pool_, page);
+      std::memcpy(page->data, from.pages[p].data(), from.pages[p].size());
+      own = PageRef(&pool_, page);
     }
   }
   Sequence& stored = sequences_.emplace(id, std::move(s)).first->second;
   TERSEKV_CHECK(Recharge(&stored));
+  SharePages(&stored, 0);
   return {};
 }
 

@@ -40,12 +40,15 @@ int FromEnvironment(const char* name, int otherwise) {
   return text != nullptr ? std::atoi(text) : otherwise;
 }
 
+bool Shares(int run) { return run / 2 % 2 == 1; }
+
 Model MakeModel(int run) {
   const std::string spec = kSpecs[static_cast<size_t>(run) % std::size(kSpecs)];
   Model model = reference::MakeModel(spec, {{2, 1, 32, 32}, {2, 2, 32, 32}}, 2);
   model.seed = static_cast<uint64_t>(run);
   if (run % 5 == 2) model.params.max_alibi_bias = 8;
   if (run % 3 == 0) model.config.windows = {1 + run % 90, 0};
+  model.config.share_pages = Shares(run);
   if (run % 2 == 1) model.config.byte_budget = run % 4 == 1 ? 400u << 10 : 64u << 20;
   const KvSpec& parsed = model.config.spec;
   if (!parsed.raw() && parsed.mean == MeanMode::kStats) {  // a profile's: lists measure nothing
@@ -81,6 +84,7 @@ class RandomRun {
     EXPECT_EQ(cache_->TokensThatFit(0), fits_) << "leaked";
   }
   int64_t refused() const { return refused_; }
+  size_t saved() const { return saved_; }
 
  private:
   int32_t Sequence() { return static_cast<int32_t>(random_.Below(kSequences)); }
@@ -116,7 +120,9 @@ class RandomRun {
     int32_t position = Last(seq);
     for (size_t n = 1 + random_.Below(random_.Below(2) == 0 ? 4 : 120); n > 0; --n) {
       position += 1 + static_cast<int32_t>(random_.Below(16) == 0 ? random_.Below(9) : 0);
-      tokens.push_back({seq, position, ++content_});
+      // Where pages are shared, most tokens of a position are the same in all sequences.
+      const bool same = model_.config.share_pages && random_.Below(200) > 0;
+      tokens.push_back({seq, position, same ? static_cast<uint64_t>(position) + (1u << 20) : ++content_});
     }
     return tokens;
   }
@@ -235,6 +241,7 @@ class RandomRun {
     size_t held = 0;
     for (const auto& [data, bytes] : pages) held += bytes;
     ASSERT_EQ(usage.pages, held) << "leaked or counted twice";
+    saved_ += usage.saved;
     ASSERT_EQ(usage.raw_rows, raw);
     ASSERT_EQ(usage.tokens, tokens);
     ASSERT_EQ(usage.tokens_packed, packed);
@@ -250,17 +257,23 @@ class RandomRun {
   int64_t fits_ = 0;
   uint64_t content_ = 0;
   int64_t refused_ = 0;
+  size_t saved_ = 0;
 };
 
 TEST(RandomOperations, EqualPlainLists) {
   const int first = FromEnvironment("TERSEKV_RANDOM_FIRST", 0), runs = FromEnvironment("TERSEKV_RANDOM_RUNS", 180);
   int64_t refused = 0;
+  size_t saved = 0, saved_by_copies = 0;
   for (int i = first; i < first + runs; ++i) {
     SCOPED_TRACE(testing::Message() << "run " << i << ", " << kSpecs[static_cast<size_t>(i) % std::size(kSpecs)]);
     RandomRun run(i);
     run.All();
     if (testing::Test::HasFailure()) return;
     refused += run.refused();
+    (Shares(i) ? saved : saved_by_copies) += run.saved();
+  }
+  if (runs >= 20) {
+    EXPECT_GT(saved, 2 * saved_by_copies);
   }
   RecordProperty("runs", runs);
   RecordProperty("refused", static_cast<int>(refused));

@@ -1,65 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TerseCache on a GPU, without a test runner: `python tests/python/cuda_check.py [--json FILE]`; exit code 0 when all pass.
+"""TerseCache on a GPU, without a test runner: `python tests/python/cuda_check.py [--json FILE] [--only NAMES]`; exit code 0
+when all pass. Kernels, codec and memory here, whole models in cuda_check_models.py.
 
 Needs a wheel built with CUDA (k4v4 and k8v8 at head_dim 64 and 128), torch with CUDA, transformers.
 """
 import argparse
-import copy
 import json
 import sys
 import traceback
 
+import cuda_check_models  # noqa: F401  its checks
 import torch
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+from cuda_tools import CHECKS, DEVICE, NO_STATS, NUMBERS, check, close, ids_of, tiny
 
-from tersekv import Codec, DecodeGraph, TerseCache, _core, patch_model
+from tersekv import Codec, TerseCache, _core, patch_model
 from tersekv.hf.device import describe
-
-DEVICE = "cuda"
-NO_STATS = "+mean=off+scale=off"  # rows of a batch are then coded as they would be alone
-CHECKS, NUMBERS = [], {}
-
-
-def check(function):
-    CHECKS.append(function)
-    return function
-
-
-def tiny(head_dim=64, dtype=torch.float32, layers=3, seed=0):
-    """Weights small enough that rounding is not blown up: with 0.15 a row of a batch and the row alone differ by 2e-3 on
-    the CPU too."""
-    torch.manual_seed(seed)
-    config = LlamaConfig(vocab_size=199, hidden_size=256, intermediate_size=256, num_hidden_layers=layers,
-                         num_attention_heads=8, num_key_value_heads=2, head_dim=head_dim, max_position_embeddings=8192,
-                         initializer_range=0.05, tie_word_embeddings=False)
-    return LlamaForCausalLM(config).to(DEVICE, dtype).eval()
-
-
-def ids_of(batch, n, seed=1):
-    return torch.randint(3, 199, (batch, n), generator=torch.Generator().manual_seed(seed)).to(DEVICE)
-
-
-@torch.no_grad()
-def forced(model, cache, ids, prompt, mask=None):
-    """Logits of every slot from prompt - 1 on, fed one by one after the prompt."""
-    def run(low, high):
-        given = {} if mask is None else {"attention_mask": mask[:, :high],
-                                         "position_ids": (mask.cumsum(1) - 1).clamp_min(0)[:, low:high]}
-        return model(input_ids=ids[:, low:high], past_key_values=cache, use_cache=True, **given).logits[:, -1]
-    out = [run(0, prompt)]
-    out += [run(at, at + 1) for at in range(prompt, ids.shape[1])]
-    return torch.stack(out, dim=1).float()
-
-
-def kl(want, got):
-    want, got = want.double().log_softmax(-1), got.double().log_softmax(-1)
-    return (want.exp() * (want - got)).sum(-1)
-
-
-def close(name, got, want, limit):
-    worst = ((got - want).abs().max() / want.abs().max()).item()
-    NUMBERS[name] = worst
-    assert worst < limit and worst == worst, f"{name}: {worst:.2e}, the limit is {limit:.0e}"
 
 
 @check
@@ -108,106 +63,32 @@ def kernels_against_float64():
 
 
 @check
-def logits_against_dynamic_cache():
-    for d in (64, 128):
-        model, ids = tiny(d), ids_of(2, 160)
-        want = forced(model, DynamicCache(config=model.config), ids, 96)
-        patch_model(model)
-        for spec, limit in (("k8v8", 2e-5), ("k4v4", 5e-3)):
-            got = forced(model, cache := TerseCache.for_model(model, kv=spec), ids, 96)
-            NUMBERS[f"KL {spec}-{d}"] = value = kl(want, got).mean().item()
-            NUMBERS[f"top1 {spec}-{d}"] = (want.argmax(-1) == got.argmax(-1)).double().mean().item()
-            assert value < limit, f"{spec}-{d}: mean KL {value}"
-            stats = cache.stats()
-            assert stats["backend"].startswith("cuda") and not stats["not_finite"] and not stats["decodes_because_of"], stats
-            assert stats["tokens"] == 2 * 160 * 3, stats["tokens"]
-        assert NUMBERS[f"KL k4v4-{d}"] > NUMBERS[f"KL k8v8-{d}"] > 0
-
-
-@check
-def left_padding_equals_rows_alone():
-    model, lengths = patch_model(tiny()), (96, 70, 33, 5)
-    ids = ids_of(4, 130)
-    mask = torch.ones_like(ids)
-    for row, length in enumerate(lengths):
-        mask[row, :96 - length] = 0
-    spec = "k8v8" + NO_STATS
-    got = forced(model, TerseCache.for_model(model, kv=spec), ids, 96, mask)
-    for row, length in enumerate(lengths):
-        alone = forced(model, TerseCache.for_model(model, kv=spec), ids[row:row + 1, 96 - length:], length)
-        close(f"padded row of {length}", got[row:row + 1], alone, 1e-3)
-
-
-@check
-def chunks_equal_single_tokens():
-    model = patch_model(tiny())
-    ids, spec = ids_of(2, 150), "k8v8" + NO_STATS
-    with torch.no_grad():
-        one = TerseCache.for_model(model, kv=spec)
-        want = forced(model, one, ids, 60)
-        for sizes in ((40, 50), (9, 16, 17, 48), (90,)):
-            cache, at = TerseCache.for_model(model, kv=spec), 60
-            model(input_ids=ids[:, :60], past_key_values=cache)
-            for size in sizes:
-                logits = model(input_ids=ids[:, at:at + size], past_key_values=cache).logits.float()
-                close(f"chunk of {size}", logits, want[:, at - 59:at - 59 + size], 1e-3)
-                at += size
-
-
-@check
-def crop_beams_and_copies():
-    model = patch_model(tiny())
-    ids, spec = ids_of(2, 140), "k8v8" + NO_STATS
-    with torch.no_grad():
-        cache = TerseCache.for_model(model, kv=spec)
-        want = forced(model, cache, ids, 100)
-        twin = copy.deepcopy(cache)
-        cache.crop(-40)
-        assert cache.get_seq_length() == 100
-        again = torch.stack([model(input_ids=ids[:, at:at + 1], past_key_values=cache).logits[:, -1]
-                             for at in range(100, 140)], dim=1)
-        close("after crop", again.float(), want[:, 1:], 1e-5)
-        next_ids = ids_of(2, 3, seed=5)
-        first = model(input_ids=next_ids, past_key_values=cache).logits
-        assert torch.equal(first, model(input_ids=next_ids, past_key_values=twin).logits), "a deep copy differs"
-        twin.reorder_cache(torch.tensor([1, 1], device=DEVICE))
-        both = model(input_ids=next_ids[:1].expand(2, 3), past_key_values=twin).logits
-        assert torch.equal(both[0], both[1]), "rows of one beam differ"
-    options = dict(max_new_tokens=24, do_sample=False, num_beams=3, pad_token_id=0, attention_mask=torch.ones_like(ids))
-    got = model.generate(ids, past_key_values=TerseCache.for_model(model, kv="k8v8"), **options)
-    model.set_attn_implementation("sdpa")
-    want = model.generate(ids, past_key_values=DynamicCache(config=model.config), **options)
-    NUMBERS["beam tokens that agree"] = (got[:, 140:] == want[:, 140:]).double().mean().item()
-    assert got.shape == want.shape
-
-
-@check
-def graph_steps_equal_plain_steps():
-    for padded in (False, True):
-        model = patch_model(tiny(128, torch.bfloat16))
-        ids = ids_of(3, 150)
-        mask = None
-        if padded:
-            mask = torch.ones_like(ids)
-            mask[1, :30] = 0
-        with torch.no_grad():
-            plain, cache = (TerseCache.for_model(model, kv="k4v4") for _ in range(2))
-            want = forced(model, plain, ids, 100, mask)
-            forced(model, cache, ids[:, :100], 100, mask)
-            graph = DecodeGraph(model, cache, max_new_tokens=60)
-            got = [graph.step(ids[:, at]).clone() for at in range(100, 130)]
-            if not padded:  # a plain step in between
-                got.append(model(input_ids=ids[:, 130:131], past_key_values=cache).logits[:, -1])
-                got += [graph.step(ids[:, at]).clone() for at in range(131, 140)]
-            close(f"graph steps, padded={padded}", torch.stack(got, dim=1).float(), want[:, 1:1 + len(got)], 1e-6)
-            assert cache.get_seq_length() == 100 + len(got)
-            try:
-                for _ in range(200):
-                    graph.step(ids[:, 0])
-                raise AssertionError("steps beyond the reserved pages were taken")
-            except RuntimeError as error:
-                assert "max_new_tokens" in str(error), error
-            graph.close()
+def chunks_take_constant_memory():
+    """The peak of a chunk behind a long history, beside a decoded copy of one layer; and its answer in fp64."""
+    batch, n, own, d = 2, 100_000, 80, 128
+    for dtype, limit in ((torch.bfloat16, 2e-2), (torch.float32, 2e-3)):
+        cache, g = TerseCache(kv="k8v8" + NO_STATS), torch.Generator(DEVICE).manual_seed(0)
+        k, v = (torch.randn(batch, 2, n + own, d, device=DEVICE, generator=g).to(dtype) for _ in "kv")
+        cache.update(k[:, :, :n], v[:, :, :n], 0)
+        layer, q = cache.layers[0], torch.randn(batch, 8, own, d, device=DEVICE, generator=g).to(dtype)
+        layer.flush()
+        kd, vd = (torch.cat([getattr(layer, name)[:1].double(), x[:1, :, n:].double()], dim=2).repeat_interleave(4, 1)
+                  for name, x in (("keys", k), ("values", v)))
+        hidden = torch.ones(own, n + own, dtype=torch.bool, device=DEVICE).triu(n + 1)
+        want = (q[:1].double() @ kd.transpose(2, 3) * d ** -0.5).masked_fill(hidden, float("-inf")).softmax(-1) @ vd
+        del kd, vd
+        handle, _ = cache.update(k[:, :, n:], v[:, :, n:], 0)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        out = layer.attend(handle.pending, q, None, config=None, scale=d ** -0.5, causal=True, window=None, softcap=None,
+                           sinks=None)
+        torch.cuda.synchronize()
+        peak, copy_bytes = torch.cuda.max_memory_allocated() - before, 2 * batch * 2 * n * d * dtype.itemsize
+        NUMBERS[f"peak of a chunk, MB, {str(dtype)[6:]}"] = peak / 1e6
+        NUMBERS[f"a decoded layer, MB, {str(dtype)[6:]}"] = copy_bytes / 1e6
+        assert peak < copy_bytes / 2, (peak, copy_bytes)
+        close(f"chunk behind {n}, {str(dtype)[6:]}", out[:1].double(), want.transpose(1, 2), limit)
 
 
 @check
@@ -215,7 +96,7 @@ def bytes_are_those_of_the_formula():
     model = patch_model(tiny(128, torch.bfloat16, layers=4))
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
-    cache = TerseCache.for_model(model, kv="k4v4+mean=off+scale=off")
+    cache = TerseCache.for_model(model, kv="k4v4" + NO_STATS)
     batch, n = 2, 8192
     g = torch.Generator(DEVICE).manual_seed(0)
     for layer in range(4):
@@ -225,7 +106,7 @@ def bytes_are_those_of_the_formula():
     del k, v
     torch.cuda.synchronize()
     grown = torch.cuda.memory_allocated() - before
-    formula = 4 * batch * 2 * n * 2 * (128 * 4 // 8 + 2)
+    formula = 4 * batch * 2 * 2 * (n * (128 * 4 // 8 + 2) + 160 * 128 * 2)  # pages; raw rows
     NUMBERS["allocated over formula"] = grown / formula
     assert stats["bytes_used"] == formula, (stats["bytes_used"], formula)
     assert abs(grown - formula) <= 0.01 * formula, (grown, formula)
@@ -273,6 +154,36 @@ def codec_in_compile_and_graphs():
 
 
 @check
+def raw_rows_join_the_pages():
+    """One token behind a long history, over what reads back: raw where it is seen raw."""
+    for d, dtype, limit in ((128, torch.bfloat16, 1e-2), (64, torch.float16, 2e-3), (128, torch.float32, 1e-3)):
+        for n, window, softcap, sinks in ((3000, None, None, False), (3000, 1000, None, True), (3000, 100, None, True),
+                                          (3000, None, 3.0, False), (100, None, None, True)):
+            cache, g = TerseCache(kv="k4v4"), torch.Generator(DEVICE).manual_seed(n)
+            k, v = (torch.randn(3, 2, n + 5, d, device=DEVICE, generator=g).to(dtype) + 1 for _ in "kv")
+            cache.update(k[:, :, :n], v[:, :, :n], 0)
+            layer, logits = cache.layers[0], torch.randn(8, device=DEVICE) if sinks else None
+            layer.flush()
+            for size in (1, 4):
+                at = cache.get_seq_length()
+                q = torch.randn(3, 8, size, d, device=DEVICE, generator=g).to(dtype)
+                handle, _ = cache.update(k[:, :, at:at + size], v[:, :, at:at + size], 0)
+                out = layer.attend(handle.pending, q, None, config=None, scale=d ** -0.5, causal=True, window=window,
+                                   softcap=softcap, sinks=logits)
+                kd, vd = (x.double().repeat_interleave(4, 1) for x in (layer.keys, layer.values))
+                scores = q[:, :, -1:].double() @ kd.transpose(2, 3) * d ** -0.5  # the last query
+                scores = scores if softcap is None else torch.tanh(scores / softcap) * softcap
+                if window:
+                    scores[..., :at + size - window] = float("-inf")
+                if sinks:
+                    scores = torch.cat([scores, logits.double().view(1, 8, 1, 1).expand(3, 8, 1, 1)], -1)
+                want = scores.softmax(-1)[..., :at + size] @ vd
+                close(f"raw and packed {d} {str(dtype)[6:]} behind {n} window {window} softcap {softcap}",
+                      out[:, -1:].double(), want.transpose(1, 2), limit)
+            assert not cache.stats()["decodes_because_of"] and cache.stats()["not_finite"] is False
+
+
+@check
 def what_cannot_be_is_refused():
     model = patch_model(tiny())
     cases = [(lambda: TerseCache.for_model(model, kv="k4v4", byte_budget=1000), "byte_budget"),
@@ -289,11 +200,13 @@ def what_cannot_be_is_refused():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", help="write results there")
+    parser.add_argument("--only", help="checks whose names contain one of these texts, separated by commas")
     options = parser.parse_args()
     if not _core.cuda_kernels() or not torch.cuda.is_available():
         sys.exit(f"needs a wheel with CUDA kernels (this one has '{_core.cuda_kernels()}') and a GPU")
     failed = {}
-    for function in CHECKS:
+    chosen = [f for f in CHECKS if not options.only or any(text in f.__name__ for text in options.only.split(","))]
+    for function in chosen:
         try:
             function()
             torch.cuda.synchronize()
@@ -306,7 +219,7 @@ def main():
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"failed": failed, "numbers": NUMBERS, "kernels": _core.cuda_kernels()}, file, indent=1)
-    print(f"{len(CHECKS) - len(failed)} of {len(CHECKS)} checks passed")
+    print(f"{len(chosen) - len(failed)} of {len(chosen)} checks passed")
     return 1 if failed else 0
 
 

@@ -65,7 +65,7 @@ class DeviceLayer:
         at(step.workspace, np.int32, 16)[:4] = step.batch, step.q_len, heads, window
         at(step.workspace, np.int32, 16)[4] = hash(tuple(at(step.lengths, np.int32, step.batch))) % (1 << 30)
 
-    def attend(self, step, q, out, heads, scale, window, softcap, sinks, stream):
+    def attend(self, step, q, out, heads, scale, window, softcap, sinks, stream, lse=0):
         lengths = at(step.lengths, np.int32, step.batch)
         planned = at(step.workspace, np.int32, 16)[:5].tolist()
         assert planned == [step.batch, step.q_len, heads, window, hash(tuple(lengths)) % (1 << 30)], "not planned for this"
@@ -76,6 +76,30 @@ class DeviceLayer:
             k, v = (np.repeat(x, heads // self.heads, axis=0) for x in both)
             place = np.arange(length)[None] - (length - step.q_len + np.arange(step.q_len))[:, None]
             seen = (place <= 0) & ((place > -window) if window else True)
-            scores = np.where(seen, np.einsum("hqd,hkd->hqk", q[b], k) * scale, -np.inf)
-            weights = np.exp(scores - np.maximum(scores.max(-1, keepdims=True, initial=-1e30), -1e30))
-            out[b] = np.einsum("hqk,hkd->hqd", weights, v) / np.maximum(weights.sum(-1, keepdims=True), 1e-30)
+            scores = np.einsum("hqd,hkd->hqk", q[b], k) * scale
+            if softcap:
+                scores = np.tanh(scores / softcap) * softcap
+            scores = np.where(seen, scores, -np.inf)
+            most = np.maximum(scores.max(-1, keepdims=True, initial=-1e30), -1e30)
+            if sinks:
+                most = np.maximum(most, at(sinks, np.float32, heads)[:, None, None])
+            weights = np.exp(scores - most)
+            total = weights.sum(-1, keepdims=True)
+            if sinks:
+                total = total + np.exp(at(sinks, np.float32, heads)[:, None, None] - most)
+            out[b] = np.einsum("hqk,hkd->hqd", weights, v) / np.maximum(total, 1e-30)
+            if lse:
+                with np.errstate(divide="ignore"):
+                    value = np.where(total > 0, np.log(total) + most, -np.inf)[..., 0].T
+                at(lse, np.float32, step.batch * step.q_len * heads).reshape(step.batch, step.q_len, heads)[b] = value
+
+
+def install(monkeypatch):
+    """Every TerseCache keeps its pages here."""
+    from tersekv import _core
+    from tersekv.hf import layer
+    monkeypatch.setattr(_core, "DeviceLayer", DeviceLayer)
+    monkeypatch.setattr(_core, "DeviceStep", DeviceStep)
+    from tersekv.hf import rows
+    monkeypatch.setattr(layer, "takes_pages", lambda device: True)
+    monkeypatch.setattr(rows, "dtype_of", lambda dtype: dtype)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiled models: a TerseCache breaks their graphs and stays right; what asks for one graph, or for a static cache, is
 refused with a reason."""
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch._dynamo
@@ -73,3 +76,13 @@ def test_the_attention_alone_works_with_a_static_cache():
     want = model.generate(**options)
     model.set_attn_implementation("tersekv")
     assert torch.equal(model.generate(**options), want)
+
+
+def test_nothing_is_left_when_python_ends():
+    """torch keeps what it has compiled past the module's end; codecs in it would be called leaked."""
+    program = ("import torch\nfrom tersekv import Codec\ncodec = Codec(64, 4)\n"
+               "both = lambda x: codec.decompress_k(*codec.compress_k(x))\n"
+               "print(torch.compile(both, fullgraph=True, backend='aot_eager')(torch.randn(3, 64)).shape)\n")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "[3, 64]" in done.stdout, done.stderr
+    assert "leaked" not in done.stderr, done.stderr

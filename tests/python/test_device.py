@@ -10,14 +10,11 @@ from models import MODELS
 from transformers import DynamicCache
 
 from tersekv import Codec, TerseCache, _core, patch_model
-from tersekv.hf import layer as layer_module
 
 
 @pytest.fixture(autouse=True)
 def mock(monkeypatch):
-    monkeypatch.setattr(_core, "DeviceLayer", mock_device.DeviceLayer)
-    monkeypatch.setattr(_core, "DeviceStep", mock_device.DeviceStep)
-    monkeypatch.setattr(layer_module, "takes_pages", lambda device: True)
+    mock_device.install(monkeypatch)
 
 
 def make(name):
@@ -120,8 +117,7 @@ class Replayed:
         layers = [(layer, layer.length) for layer in made.cache._packed()]
         kept = made.cache.slots, made.cache.stored
         made.pages.static = made.step_of_graph
-        for native, space in made.step_of_graph.parts()[0].natives.values():
-            space.planned_for = None  # the plan is part of the graph
+        made.step_of_graph.forget()  # what is made of lengths, and the plan, are part of the graph
         made.logits = made._forward()
         made.pages.static = None
         for layer, length in layers:

@@ -2,7 +2,7 @@
 """Decode steps of a model and its packed cache as one CUDA graph: the host sends one launch a token."""
 import torch
 
-from tersekv.hf.pages import Part, Step
+from tersekv.hf.pages import Step
 
 
 class DecodeGraph:
@@ -30,6 +30,9 @@ class DecodeGraph:
         cache._flush()
         self.rows, device, batch = tuple(cache.rows), pages.device, len(cache.rows)
         pages.reserve(self.rows, [max_new_tokens] * batch)
+        for core in pages.cores:
+            core.statistics.settle()
+        self.place = None if pages.places is None else pages.places.open(self.rows)
         self.width = max(len(pages.ids[row]) for row in self.rows)
         self.table = torch.zeros(batch, self.width, dtype=torch.int32, device=device)
         self.lengths = torch.zeros(batch, dtype=torch.int32, device=device)
@@ -45,10 +48,7 @@ class DecodeGraph:
             raise
 
     def _static_step(self):
-        native = Step(self.pages, self.rows, None, 1, self.slots.data_ptr(), self.lengths.data_ptr(), None)
-        native._parts = [Part(self.pages, slice(0, len(self.rows)), 0, 1, 1, self.lengths.data_ptr(),
-                              self.table.data_ptr(), self.width)]
-        return native
+        return Step(self.pages, self.rows, None, 1, self.slots, self.lengths, None, table=self.table)
 
     def _forward(self):
         size = self.pages.page_tokens
@@ -84,6 +84,8 @@ class DecodeGraph:
                                    f"{len(self.cache.rows)}: make another one")
             self.rows = tuple(self.cache.rows)
             self._sent = None
+        if pages.places is not None and pages.places.open(self.rows) != self.place:
+            raise RuntimeError("the rows of this batch have moved since the graph was made: make another one")
         state = [pages.lengths[row] for row in self.rows], pages.version
         if state == self._sent:
             return state
@@ -113,6 +115,8 @@ class DecodeGraph:
         self.graph.replay()
         for row in self.rows:
             pages.lengths[row] += 1
+            if pages.places is not None:
+                pages.places.wrote(row, pages.lengths[row])
         pages.step = None
         start = cache.slots
         for layer in cache._packed():

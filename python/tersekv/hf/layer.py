@@ -11,9 +11,11 @@ import torch
 from transformers.cache_utils import CacheLayerMixin
 
 from tersekv import _arrays, _core
+from tersekv.hf.chunk import attend_chunk
 from tersekv.hf.dense import dense_attention
 from tersekv.hf.handle import KVHandle, Pending
 from tersekv.hf.masks import TerseMask
+from tersekv.hf.pages import MOST_QUERIES
 from tersekv.hf.store import takes_pages
 
 WRITE_TOKENS = 512  # of a batch at a time: scratch of the core stays small
@@ -234,15 +236,12 @@ class TerseLayer(CacheLayerMixin):
             reason = "attention that is not causal"
         elif query.shape[2] != n:
             reason = f"{query.shape[2]} queries over {n} new tokens"
-        elif device:
-            reason = core.cannot(n, valid)
-        elif pending.appended and (n > 1 or self.spec.startswith("kivi") or "mean=page" in self.spec):
+        elif pending.appended and (core.needs_history(n, self.owner.prefill) if device else (
+                n > 1 or self.spec.startswith("kivi") or "mean=page" in self.spec)):
             reason = "keys and values shared by several layers"
         first_chunk = self.owner.prefill == "raw" and n > 1 and not self.owner.holds_tokens(start)
         if reason is None and not first_chunk and device:
-            self._append(pending, valid)
-            step = core.pages.step_for(self.owner.rows, start, n, valid)
-            return core.attend(step, query.detach(), scale, window, softcap, sinks)
+            return self._attend_device(core, pending, valid, query.detach(), scale, window, softcap, sinks)
         if reason is None and not first_chunk:
             if pending.appended:  # of a layer that shares its keys and values: the last token once more
                 for seq, _, count, _ in rows:
@@ -263,6 +262,26 @@ class TerseLayer(CacheLayerMixin):
         self._append(pending, valid)
         if not self._read_again(n):
             pending._dense.clear()
+        return out
+
+    def _attend_device(self, core, pending, valid, query, scale, window, softcap, sinks):
+        n = pending.end - pending.start
+        step = core.pages.step_for(self.owner.rows, pending.start, n, valid)
+        raw, options = self.owner.prefill == "raw" and n > MOST_QUERIES, (scale, window, softcap, sinks)
+        if n <= MOST_QUERIES and not core.by_tiles(n, valid, raw) or core.rows is None and not core.by_tiles(n, valid, raw):
+            self._append(pending, valid)
+            return core.attend(step, query, *options)
+        if core.no_kernel is not None:
+            self.explain(f"no CUDA kernel ({core.no_kernel})", "a tile at a time", "slower")
+        if not pending.appended:
+            core.append(step, pending.k, pending.v, valid, remember=False)
+        if core.by_tiles(n, valid, raw):
+            out = attend_chunk(core, step, pending, query, None if valid is None else valid.ranges, raw, *options)
+            if not pending.appended:
+                core.remember(step, pending.k, pending.v)
+        else:
+            out = core.attend_pieces(step, pending.k, pending.v, query, *options)
+        self._note(pending, valid)
         return out
 
     def _read_again(self, n):
@@ -315,12 +334,12 @@ class TerseLayer(CacheLayerMixin):
             self.core().read(side, self.owner.rows, low, high - low, describe(out))
         return out
 
-    def explain(self, reason):
+    def explain(self, reason, how="to plain tensors", price="slow, and it takes memory meanwhile"):
         """Says once a cache and reason that the fast way is not taken."""
         if reason not in self.owner.explained:
             self.owner.explained.add(reason)
-            warnings.warn(f"TerseCache decodes its whole history to plain tensors because of {reason}: correct, but "
-                          "slow, and it takes memory meanwhile", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"TerseCache decodes its whole history {how} because of {reason}: correct, but {price}",
+                          RuntimeWarning, stacklevel=3)
 
     def usage(self):
         self.flush()

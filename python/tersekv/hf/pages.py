@@ -7,6 +7,7 @@ steps are made on the host, for many steps at once, and sent in one copy: a deco
 import torch
 
 from tersekv import _core
+from tersekv.hf.raw import Places, RawView
 
 MOST_QUERIES = 16  # of a launch
 AHEAD = 64         # decode steps whose slots and lengths are sent at once
@@ -56,14 +57,39 @@ class Workspace:
 
 
 class Step:
-    """One forward pass: n slots of every row. native.slots: [batch, n] on the device."""
+    """One forward pass: n slots of every row. On the device: slots and positions (-1: padding) [batch, n], lengths [batch]
+    at its end."""
 
-    def __init__(self, pages, rows, key, n, slots, lengths, counts):
+    def __init__(self, pages, rows, key, n, slots, lengths, counts, positions=None, table=None):
         self.pages, self.rows, self.key, self.n, self.batch = pages, rows, key, n, len(rows)
         self.native = _core.DeviceStep()
-        self.native.slots = slots
-        self.lengths, self.counts, self.before = lengths, counts, {}
-        self.keep, self._parts = [], None
+        self.slots, self.lengths, self._positions = slots, lengths, positions
+        self.native.slots = slots.data_ptr()
+        self.counts, self.before, self._table = counts, {}, table
+        self.keep = []
+        self.forget()
+
+    def forget(self):
+        """What was made of slots and lengths is made again when it is asked for."""
+        self._parts, self._views = None, {}
+
+    def positions(self):
+        return self.lengths.long()[:, None] - 1 if self._positions is None else self._positions
+
+    def table(self):
+        """([batch, width] page ids, width)"""
+        return self.pages.table_of(self.rows) if self._table is None else (self._table, self._table.shape[1])
+
+    def view(self, piece=None):
+        """For layers with raw rows: of the whole step, or of (first, count) slots of it."""
+        if piece not in self._views:
+            places = self.pages.places
+            self._views[piece] = RawView(self, places.shape, places.open(self.rows), *(piece or ()))
+        return self._views[piece]
+
+    def reaches_pages(self, shape):
+        """Whether a row is long enough for packed tokens to be seen; the host does not know it of a captured step."""
+        return self.counts is None or max(self.pages.lengths[row] for row in self.rows) > shape.sink + shape.window
 
     def parts(self):
         if self._parts is None:
@@ -72,9 +98,9 @@ class Step:
 
     def _cut(self):
         pages, n, batch = self.pages, self.n, self.batch
-        table, width = pages.table_of(self.rows)
+        table, width = self.table()
         if n <= MOST_QUERIES:
-            return [Part(pages, slice(0, batch), 0, 1, n, self.lengths, table.data_ptr(), width)]
+            return [Part(pages, slice(0, batch), 0, 1, n, self.lengths.data_ptr(), table.data_ptr(), width)]
         parts, rest, blocks = [], n % MOST_QUERIES, n // MOST_QUERIES
         for b, row in enumerate(self.rows):  # every block of 16 queries is a sequence that ends with it
             end = pages.lengths[row]
@@ -92,8 +118,9 @@ class Step:
 
 
 class Pages:
-    def __init__(self, device, page_tokens=64):
+    def __init__(self, device, page_tokens=64, raw=None):
         self.device, self.page_tokens = device, page_tokens
+        self.places = None if raw is None else Places(self, raw)  # raw: RawShape of the packed layers
         self.cores, self.count = [], 0     # layers; pages of each
         self.ids, self.lengths = {}, {}    # by sequence
         self.free, self.refs = [], {}
@@ -116,13 +143,17 @@ class Pages:
         before = {row: self.lengths.setdefault(row, 0) for row in rows}
         self.reserve(rows, counts)
         if n == 1 and valid is None or n == 1 and all(count == 1 for count in counts):
-            slots, lengths = self._decode(key[0])
+            slots, lengths, positions = *self._decode(key[0]), None
         else:
-            slots, lengths = self._send(rows, n, counts, valid)
+            slots, lengths, positions = self._send(rows, n, counts, valid)
+        if self.places is not None:
+            self.places.open(key[0])
         for row, count in zip(rows, counts):
             self.lengths[row] += count
-        step = self.step = Step(self, key[0], key, n, slots.data_ptr(), lengths.data_ptr(), counts)
-        step.before, step.keep = before, [slots, lengths]
+            if self.places is not None:
+                self.places.wrote(row, self.lengths[row])
+        step = self.step = Step(self, key[0], key, n, slots, lengths, counts, positions)
+        step.before = before
         return step
 
     def _slots(self, row, low, high):
@@ -146,12 +177,13 @@ class Pages:
         return self._ahead[2][0], self._ahead[3][0]
 
     def _send(self, rows, n, counts, valid):
-        slots = torch.full((len(rows), n), -1, dtype=torch.int64)
+        slots, positions = (torch.full((len(rows), n), -1, dtype=torch.int64) for _ in range(2))
         for b, (row, count) in enumerate(zip(rows, counts)):
-            first = 0 if valid is None else valid.ranges[b][0]
-            slots[b, first:first + count] = self._slots(row, self.lengths[row], self.lengths[row] + count)
+            first, length = 0 if valid is None else valid.ranges[b][0], self.lengths[row]
+            slots[b, first:first + count] = self._slots(row, length, length + count)
+            positions[b, first:first + count] = torch.arange(length, length + count)
         lengths = torch.tensor([self.lengths[row] + count for row, count in zip(rows, counts)], dtype=torch.int32)
-        return slots.to(self.device), lengths.to(self.device)
+        return slots.to(self.device), lengths.to(self.device), positions.to(self.device)
 
     def table_of(self, rows):
         """([batch, width] page ids, width) on the device; kept until pages or rows change."""
@@ -219,21 +251,38 @@ class Pages:
         self.count = count
 
     def join(self, core):
-        """A layer that comes later gets the pages that others have."""
+        """A layer that comes later gets the pages and rows that others have."""
         if self.count:
             core.grow(self.count)
+        if self.places is not None and self.places.capacity:
+            core.grow_ring(self.places.capacity)
 
-    def slots_of(self, sequences, low, high, stored):
-        """[batch, high - low] device slots of time slots; -1 where nothing is stored."""
+    def slots_of(self, sequences, low, high, stored, sink=0):
+        """[batch, high - low] device slots of time slots; -1 where nothing is stored or a raw sink is."""
         out = torch.full((len(sequences), high - low), -1, dtype=torch.int64)
         for b, row in enumerate(sequences):
-            if stored is None:
-                out[b] = self._slots(row, low, high)
-                continue
-            here = stored[b, low:high]
-            first = int(stored[b, :low].sum())
-            out[b][here] = self._slots(row, first, first + int(here.sum()))
+            at = self._positions(b, low, high, stored)
+            packed = at >= sink
+            if packed.any():
+                first, last = int(at[packed].min()), int(at.max())
+                out[b][packed] = self._slots(row, first - sink, last + 1 - sink)
         return out.to(self.device)
+
+    @staticmethod
+    def _positions(b, low, high, stored):
+        """Of time slots [low, high) in batch row b; -1: padding."""
+        if stored is None:
+            return torch.arange(low, high)
+        here = stored[b, :high]
+        return torch.where(here, here.cumsum(0) - 1, -1)[low:high]
+
+    def raw_places(self, row, b, low, high, stored, all_of_them):
+        """(which of time slots [low, high), their rows in a ring tensor): what is seen raw, or all that the ring has."""
+        shape, at, length = self.places.shape, self._positions(b, low, high, stored), self.lengths[row]
+        newest = self.places.low[row] if all_of_them else max(self.places.low[row], length - shape.window)
+        raw = (at >= 0) & ((at < shape.sink) | (at >= newest)) & (at < length)
+        index = shape.row_of(at[raw]) + (1 + self.places.place[row] * shape.rows)
+        return raw.nonzero().flatten().to(self.device), index.to(self.device)
 
     # -- sequences -----------------------------------------------------------------------------------------------------
     def settle(self):
@@ -244,6 +293,9 @@ class Pages:
         """Lengths as before the pass; its pages stay for the next one."""
         if self.step is not None:
             self.lengths.update(self.step.before)
+            if self.places is not None:
+                for row in self.step.before:
+                    self.places.restore(row, self.lengths[row])
             self.step = None
 
     def fork(self, source, target):
@@ -252,12 +304,16 @@ class Pages:
         self.ids[target], self.lengths[target] = list(self.ids[source]), self.lengths[source]
         for page in self.ids[target]:
             self.refs[page] += 1
+        if self.places is not None:
+            self.places.fork(source, target)
         self._forget()
 
     def remove(self, sequence):
         for page in self.ids.pop(sequence, []):
             self._drop(page)
         self.lengths.pop(sequence, None)
+        if self.places is not None:
+            self.places.remove(sequence)
         self._forget()
 
     def crop(self, sequence, tokens):
@@ -266,6 +322,8 @@ class Pages:
             self._drop(page)
         del ids[keep:]
         self.lengths[sequence] = min(tokens, self.lengths.get(sequence, 0))
+        if self.places is not None:
+            self.places.restore(sequence, self.lengths[sequence])
         self._forget()
 
     def _drop(self, page):
@@ -286,7 +344,7 @@ class Pages:
         return len({page for row, ids in self.ids.items() for page in ids[:-(-self.lengths[row] // size)]})
 
     def bytes_reserved(self):
-        return sum(core.memory.numel() for core in self.cores)
+        return sum(core.memory.numel() + core.ring_bytes() for core in self.cores)
 
     def bytes_scratch(self):
         return sum(space.memory.numel() for space in self._spaces.values())

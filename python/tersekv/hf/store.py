@@ -56,6 +56,7 @@ class Store:
 
     def _make_device(self, layer, heads):
         from tersekv.hf.device import DeviceCore, Pages
+        from tersekv.hf.raw import raw_shape
         if self.byte_budget:
             raise ValueError(f"byte_budget={self.byte_budget} counts memory of the CPU's cache: on CUDA leave it 0 and "
                              "use torch.cuda.set_per_process_memory_fraction")
@@ -65,7 +66,7 @@ class Store:
             raise ValueError("fold_output_rotation is for CPU caches: on CUDA leave it out; unfold() the model if it is "
                              "folded")
         if self.pages is None:
-            self.pages = Pages(layer.device)
+            self.pages = Pages(layer.device, raw=raw_shape(layer.owner.spec))
         if self.pages.device != layer.device:
             raise ValueError(f"layer {layer.index} is on {layer.device}, earlier ones on {self.pages.device}: a TerseCache "
                              "takes models on one CUDA device; use DynamicCache, or device_map on one device")
