@@ -173,6 +173,38 @@ void BenchAttend(const std::vector<int>& s, const std::string& spec, const Optio
   std::fflush(stdout);
 }
 
+// Out of the pages that append has filled: by slots, by slots that are no whole blocks, and ranges of a block table, in
+// transformed space or not.
+void BenchDecompress(const std::string& spec, const cuda::AppendParams& from, int tokens) {
+  const double bytes = static_cast<double>(tokens) / cuda::kBlockTokens * 8 *
+                       (from.pool.block.bytes() + 4.0 * cuda::kBlockTokens * from.pool.block.d);
+  cuda::DecompressParams p;
+  p.pool = from.pool;
+  p.k = from.k;
+  p.v = from.v;
+  p.tokens = tokens;
+  p.batch = 1;
+  const DeviceArray<int32_t> length(std::vector<int32_t>(1, tokens));
+  std::vector<int32_t> table;
+  for (int i = 0; i * from.pool.page_tokens < tokens; ++i) table.push_back(i);
+  const DeviceArray<int32_t> device_table(table);
+  p.lengths = length.get();
+  p.block_table = device_table.get();
+  p.table_stride = static_cast<int64_t>(table.size());
+  for (const char* how : {"slots", "shifted", "range", "transformed"}) {
+    const bool slots = how[0] == 's', shifted = how[1] == 'h';
+    cuda::DecompressParams own = p;
+    own.slots = slots ? from.slots + (shifted ? 1 : 0) : nullptr;
+    own.tokens = tokens - (shifted ? 1 : 0);
+    own.transformed = how[0] == 't';
+    double chain = 0, single = 0;
+    Time(
+        2, [&](int, cudaStream_t stream) { Ok(cuda::Decompress(own, stream)); }, &chain, &single);
+    std::printf("decompress spec=%s tokens=%d how=%s us=%.2f chain_us=%.2f in_out_TBps=%.3f chain_TBps=%.3f\n",
+                spec.c_str(), own.tokens, how, single, chain, bytes / single * 1e-6, bytes / chain * 1e-6);
+  }
+}
+
 void BenchAppend(const std::string& spec, int tokens) {
   cuda::AppendParams p;
   p.pool.block = ParseSpec(spec, &p.pool.bf16);
@@ -197,22 +229,14 @@ void BenchAppend(const std::string& spec, int tokens) {
   p.v = {v.get(), cuda::Type::kBF16, 0, width, d};
   p.slots = device_slots.get();
   p.tokens = tokens;
-  double chain = 0, single = 0, back_chain = 0, back = 0;
+  double chain = 0, single = 0;
   Time(
       2, [&](int, cudaStream_t stream) { Ok(cuda::Append(p, stream)); }, &chain, &single);
-  cuda::DecompressParams q;
-  q.pool = p.pool;
-  q.k = p.k;
-  q.v = p.v;
-  q.slots = p.slots;
-  q.tokens = tokens;
-  Time(
-      2, [&](int, cudaStream_t stream) { Ok(cuda::Decompress(q, stream)); }, &back_chain, &back);
   const double in = 4.0 * static_cast<double>(values),
                out = static_cast<double>(tokens) / cuda::kBlockTokens * 8 * p.pool.block.bytes();
-  std::printf(
-      "append spec=%s tokens=%d us=%.2f in_TBps=%.3f in_out_TBps=%.3f decompress_us=%.2f decompress_TBps=%.3f\n",
-      spec.c_str(), tokens, single, in / single * 1e-6, (in + out) / single * 1e-6, back, (in + out) / back * 1e-6);
+  std::printf("append spec=%s tokens=%d us=%.2f in_TBps=%.3f in_out_TBps=%.3f\n", spec.c_str(), tokens, single,
+              in / single * 1e-6, (in + out) / single * 1e-6);
+  BenchDecompress(spec, p, tokens);
 }
 
 std::vector<std::string> Split(const std::string& text, char by) {

@@ -131,6 +131,62 @@ TERSEKV_API tersekv_status tersekv_cuda_describe(const tersekv_cuda_format* form
 /* Attention kernels of this build, "k4v4-128 k3v3-128 ...", by widths and head_dim; "" without CUDA. */
 TERSEKV_API const char* tersekv_cuda_kernels(void);
 
+/* Prefill over packed history with attention of the engine's own (cuDNN, FlashAttention), which reads dense rows:
+     tersekv_cuda_transform_queries    once
+     for each range of the history:    tersekv_cuda_decompress_range into a scratch of rows, transformed = 1
+                                       the engine's attention over it, without mask, with lse
+     the new tokens among themselves:  the engine's attention over their own rows, causal, with lse
+     tersekv_cuda_merge                joins the parts, now and then into a state, at the end into the output
+   In transformed space rows cost no rotation; queries and the output are rotated once instead. */
+
+/* Rows of tokens first .. first + tokens - 1 of each sequence, wherever its pages are. */
+typedef struct tersekv_cuda_range {
+  uint32_t struct_size; /* sizeof(tersekv_cuda_range) */
+  const tersekv_cuda_pool* pool;
+  tersekv_cuda_rows k, v;     /* [batch, tokens, kv_heads, head_dim], written */
+  const int32_t* lengths;     /* [batch] rows of tokens from there on become zeros; mask them */
+  const int32_t* block_table; /* [batch, table_stride] page ids */
+  int64_t table_stride;       /* entries */
+  int32_t batch;
+  int32_t first; /* a multiple of 16 */
+  int32_t tokens;
+  int32_t transformed; /* 0: as tersekv_cuda_decompress; 1: scale * level, without rotation, channel scale and mean, and
+                          V's channels in an order of its own, which tersekv_cuda_merge undoes */
+} tersekv_cuda_range;
+TERSEKV_API tersekv_status tersekv_cuda_decompress_range(const tersekv_cuda_range* range, uint64_t stream);
+
+/* Queries for transformed keys. */
+typedef struct tersekv_cuda_queries {
+  uint32_t struct_size; /* sizeof(tersekv_cuda_queries) */
+  const tersekv_cuda_pool* pool;
+  tersekv_cuda_rows q, out; /* [batch, q_len, heads, head_dim]; out may be q */
+  float* bias;              /* [batch, heads, q_len] scale * <q, mean>, for tersekv_cuda_merge; or NULL */
+  int32_t batch, heads, q_len;
+  float scale; /* of q.k */
+} tersekv_cuda_queries;
+TERSEKV_API tersekv_status tersekv_cuda_transform_queries(const tersekv_cuda_queries* queries, uint64_t stream);
+
+/* Results of parts of the history, each attended in transformed space. A lse is a natural logarithm of a softmax's sum,
+   -INFINITY where nothing was seen; every array of them is [batch, heads, q_len]. */
+typedef struct tersekv_cuda_parts {
+  uint32_t struct_size; /* sizeof(tersekv_cuda_parts) */
+  const tersekv_cuda_pool* pool;
+  int32_t batch, heads, q_len;
+  int32_t count;                /* of parts, 0 to 16; more by way of a state */
+  const void* const* rows;      /* host memory, [count] starts of rows [batch, q_len, heads, head_dim] */
+  const float* const* rows_lse; /* host memory, [count] starts of lse */
+  tersekv_cuda_rows part;       /* dtype and strides of all parts' rows; data is not used */
+  int32_t resume;               /* 1: the state is a part, too */
+  float* state;                 /* [batch, q_len, heads, head_dim], aligned to 16 bytes; written when out has no data */
+  float* state_lse;
+  const float* bias;     /* of tersekv_cuda_transform_queries, or NULL when keys have no mean */
+  tersekv_cuda_rows own; /* [batch, q_len, heads, head_dim] a part that was attended untransformed; or data NULL */
+  const float* own_lse;
+  tersekv_cuda_rows out; /* [batch, q_len, heads, head_dim] everything, untransformed; data NULL: only the state */
+  float* lse;            /* of everything, or NULL */
+} tersekv_cuda_parts;
+TERSEKV_API tersekv_status tersekv_cuda_merge(const tersekv_cuda_parts* parts, uint64_t stream);
+
 #ifdef __cplusplus
 }
 #endif

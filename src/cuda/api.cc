@@ -33,13 +33,21 @@ Status CheckRows(const Rows& rows, int width, const char* name) {
   return {};
 }
 
+template <class Params>
+Status CheckHeads(const Params& p) {
+  if (p.batch < 0 || p.q_len < 0)
+    return InvalidArgument(fmt::format("{} sequences of {} new tokens", p.batch, p.q_len));
+  if (p.heads <= 0 || p.heads % p.pool.kv_heads != 0) {
+    return InvalidArgument(fmt::format("{} heads are no multiple of {} KV heads", p.heads, p.pool.kv_heads));
+  }
+  return {};
+}
+
 Status CheckQueries(const AttendParams& p) {
   if (p.batch < 0 || p.q_len < 1 || p.q_len > 16) {
     return Unsupported(fmt::format("{} sequences of {} new tokens: decode does 1 to 16 new tokens", p.batch, p.q_len));
   }
-  if (p.heads <= 0 || p.heads % p.pool.kv_heads != 0) {
-    return InvalidArgument(fmt::format("{} heads are no multiple of {} KV heads", p.heads, p.pool.kv_heads));
-  }
+  TERSEKV_RETURN_IF_ERROR(CheckHeads(p));
   if (p.window < 0 || p.softcap < 0) return InvalidArgument("window and softcap must not be negative");
   return {};
 }
@@ -89,8 +97,58 @@ Status Decompress(const DecompressParams& p, void* stream) {
   TERSEKV_RETURN_IF_ERROR(CheckPool(p.pool));
   TERSEKV_RETURN_IF_ERROR(CheckRows(p.k, p.pool.block.d, "k"));
   TERSEKV_RETURN_IF_ERROR(CheckRows(p.v, p.pool.block.d, "v"));
-  if (p.tokens < 0 || (p.tokens > 0 && p.slots == nullptr)) return InvalidArgument("decompress: tokens without slots");
-  return p.tokens == 0 ? Status() : LaunchDecompress(p, stream);
+  if (p.tokens < 0 || p.batch < 0) return InvalidArgument("decompress: tokens and batch must not be negative");
+  if (p.tokens == 0 || (p.slots == nullptr && p.batch == 0)) return {};
+  if (p.slots == nullptr) {
+    if (p.lengths == nullptr || p.block_table == nullptr) {
+      return InvalidArgument("decompress: slots, or lengths and a block_table, must be there");
+    }
+    if (p.first < 0 || p.first % kBlockTokens != 0) {
+      return InvalidArgument(
+          fmt::format("decompress: a range starts at a multiple of {} tokens, not at {}", kBlockTokens, p.first));
+    }
+  }
+  if (p.transformed && p.slots != nullptr) {
+    return Unsupported("decompress: rows of transformed space come from ranges of a block table, not from slots");
+  }
+  return p.transformed && p.pool.block.scaled() ? LaunchTransformed(p, stream) : LaunchDecompress(p, stream);
+}
+
+Status TransformQueries(const TransformParams& p, void* stream) {
+  TERSEKV_RETURN_IF_ERROR(CheckFormat(p.pool));
+  TERSEKV_RETURN_IF_ERROR(CheckHeads(p));
+  if (p.batch == 0 || p.q_len == 0) return {};
+  TERSEKV_RETURN_IF_ERROR(CheckRows(p.q, p.pool.block.d, "q"));
+  TERSEKV_RETURN_IF_ERROR(CheckRows(p.out, p.pool.block.d, "out"));
+  return LaunchTransform(p, stream);
+}
+
+Status Merge(const MergeParams& p, void* stream) {
+  TERSEKV_RETURN_IF_ERROR(CheckFormat(p.pool));
+  TERSEKV_RETURN_IF_ERROR(CheckHeads(p));
+  if (p.count < 0 || p.count > MergeParams::kMostParts) {
+    return InvalidArgument(
+        fmt::format("merge: {} parts; 0 to {} at a time, more by way of a state", p.count, MergeParams::kMostParts));
+  }
+  if (p.batch == 0 || p.q_len == 0) return {};
+  const int d = p.pool.block.d;
+  for (int i = 0; i < p.count; ++i) {
+    Rows part = p.part;
+    part.data = const_cast<void*>(p.parts[i].rows);
+    TERSEKV_RETURN_IF_ERROR(CheckRows(part, d, "parts"));
+    if (p.parts[i].lse == nullptr) return InvalidArgument(fmt::format("merge: part {} has no lse", i));
+  }
+  if ((p.resume || p.out.data == nullptr) &&
+      (p.state == nullptr || p.state_lse == nullptr || reinterpret_cast<uintptr_t>(p.state) % 16 != 0)) {
+    return InvalidArgument("merge: a state to go on with, or to write without out, must be there, aligned to 16 bytes");
+  }
+  if (p.own.data != nullptr) {
+    if (p.out.data == nullptr) return InvalidArgument("merge: a part of its own is joined with out, not with a state");
+    TERSEKV_RETURN_IF_ERROR(CheckRows(p.own, d, "own"));
+    if (p.own_lse == nullptr) return InvalidArgument("merge: a part of its own without lse");
+  }
+  if (p.out.data != nullptr) TERSEKV_RETURN_IF_ERROR(CheckRows(p.out, d, "out"));
+  return LaunchMerge(p, stream);
 }
 
 Status WorkspaceBytes(const AttendParams& p, size_t* bytes) {

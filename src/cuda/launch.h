@@ -27,5 +27,8 @@ Status ForHeadDim(int d, const char* kernel, F launch) {
 
 Status LaunchAppend(const AppendParams& p, void* stream);
 Status LaunchDecompress(const DecompressParams& p, void* stream);
+Status LaunchTransformed(const DecompressParams& p, void* stream);
+Status LaunchTransform(const TransformParams& p, void* stream);
+Status LaunchMerge(const MergeParams& p, void* stream);
 
 }  // namespace tersekv::cuda

@@ -55,11 +55,51 @@ struct AppendParams {
   int* not_finite = nullptr;  // set to 1 when a row is not finite (it then decodes to its mean); or null
 };
 
+// Tokens by slot; or, without slots, the same range of places of each sequence, for attention that reads rows.
 struct DecompressParams {
   Pool pool;
-  Rows k, v;  // [tokens, kv_heads, d], written
-  const int64_t* slots = nullptr;
-  int tokens = 0;
+  Rows k, v;                             // slots: [tokens, kv_heads, d]; a range: [batch, tokens, kv_heads, d]
+  const int64_t* slots = nullptr;        // [tokens]; below 0: the row is not written
+  int tokens = 0;                        // of a range: of each sequence
+  const int32_t* lengths = nullptr;      // [batch] rows of tokens from there on become zeros
+  const int32_t* block_table = nullptr;  // [batch, table_stride] page ids
+  int64_t table_stride = 0;
+  int batch = 0, first = 0;  // first: the range's first token, a multiple of 16
+  // true, for ranges: scale * level, without rotation, channel scale and mean; V has channel RowChannel(i) at place i
+  bool transformed = false;
+};
+
+// Queries of attention over decompressed rows of the transformed space: <q, key> = <transformed, row> + <q, mean>.
+struct TransformParams {
+  Pool pool;
+  Rows q, out;  // [batch, q_len, heads, d]
+  float* bias =
+      nullptr;  // [batch, heads, q_len] scale * <q, mean>, which is missing in the lse of such attention; or null
+  int batch = 0, heads = 0, q_len = 1;
+  float scale = 1;  // of q.k
+};
+
+// Joins results of parts of the history, each attended in transformed space, by their lse. They become a state, or,
+// when `out` is there, come back from that space and are joined with a part that never was in it.
+struct MergeParams {
+  Pool pool;
+  int batch = 0, heads = 0, q_len = 1;
+  static constexpr int kMostParts = 16;  // more: by way of a state
+  struct Part {
+    const void* rows;  // [batch, q_len, heads, d], as `part` says
+    const float* lse;  // [batch, heads, q_len] natural logarithms; -INFINITY: has seen nothing
+  };
+  Part parts[kMostParts] = {};
+  int count = 0;
+  Rows part;                    // type and strides
+  bool resume = false;          // the state is a part, too
+  float* state = nullptr;       // [batch, q_len, heads, d]
+  float* state_lse = nullptr;   // [batch, heads, q_len]
+  const float* bias = nullptr;  // what TransformParams wrote, or null
+  Rows own;                     // [batch, q_len, heads, d] in the space of queries, or no data
+  const float* own_lse = nullptr;
+  Rows out;              // [batch, q_len, heads, d], or no data: the state is written
+  float* lse = nullptr;  // [batch, heads, q_len] of everything, or null
 };
 
 struct AttendParams {
@@ -85,6 +125,8 @@ Status CheckFormat(const Pool& pool);
 // One architecture and device. kUnsupported names what is there; without CUDA every call answers it.
 Status Append(const AppendParams& params, void* stream);
 Status Decompress(const DecompressParams& params, void* stream);
+Status TransformQueries(const TransformParams& params, void* stream);
+Status Merge(const MergeParams& params, void* stream);
 
 // Cuts the work of one step into ranges of tiles, one a thread block; the layers of the step share it. Deterministic:
 // the same lengths give the same cut and the same bits.

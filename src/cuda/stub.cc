@@ -11,6 +11,8 @@ Status NoCuda() { return Unsupported("this build has no CUDA kernels: configure 
 
 Status Append(const AppendParams&, void*) { return NoCuda(); }
 Status Decompress(const DecompressParams&, void*) { return NoCuda(); }
+Status TransformQueries(const TransformParams&, void*) { return NoCuda(); }
+Status Merge(const MergeParams&, void*) { return NoCuda(); }
 Status WorkspaceBytes(const AttendParams&, size_t*) { return NoCuda(); }
 Status PlanAttend(const AttendParams&, void*) { return NoCuda(); }
 Status Attend(const AttendParams&, void*) { return NoCuda(); }

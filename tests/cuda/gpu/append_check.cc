@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Append writes the bytes that the CPU's encoder writes, whatever the order of slots; Decompress gives the floats that
-// the CPU's decode gives.
+// Append writes the bytes that the CPU's encoder writes, whatever the order of slots.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -145,48 +144,6 @@ int64_t AppendRows(const HistoryShape& shape, cuda::Type type, NormMode k_norm, 
   return values;
 }
 
-void DecompressMatches(const HistoryShape& shape) {
-  const History h(shape);
-  const size_t d = static_cast<size_t>(shape.d), n = h.slots.size(), heads = static_cast<size_t>(shape.kv_heads);
-  DeviceArray<float> k(n * heads * d), v(n * heads * d);
-  const DeviceArray<int64_t> slots(h.slots);
-  cuda::DecompressParams p;
-  p.pool = h.pool();
-  const int64_t width = shape.kv_heads * shape.d;
-  p.k = {k.get(), cuda::Type::kF32, 0, width, shape.d};
-  p.v = {v.get(), cuda::Type::kF32, 0, width, shape.d};
-  p.slots = slots.get();
-  p.tokens = static_cast<int>(n);
-  Ok(cuda::Decompress(p, nullptr));
-  Cuda(cudaDeviceSynchronize());
-  std::vector<uint8_t> codes;
-  std::vector<float> row(d), scratch(d);
-  size_t wrong = 0;
-  for (const Kv side : {Kv::kK, Kv::kV}) {
-    const std::vector<float> got = (side == Kv::kK ? k : v).Download();
-    for (int head = 0; head < shape.kv_heads; ++head) {
-      const RotationOp rotation(RotationKind::kHadamard, h.pool().seed, h.pool().layer, head, side == Kv::kV, shape.d);
-      for (size_t t = 0; t < n; ++t) {
-        uint16_t scale = 0;
-        h.ReadRecord(h.slots[t], head, side, &codes, &scale);
-        const auto& table = LevelsOf(h.pool().block.bits(side));
-        for (size_t c = 0; c < d; ++c) row[c] = BF16ToF32(scale) * static_cast<float>(table.level[codes[c]]);
-        rotation.ApplyTransposed(row.data(), scratch.data());
-        for (size_t c = 0; c < d; ++c) {
-          const size_t at = static_cast<size_t>(head) * d + c;
-          if (!h.k_mean.empty()) {
-            if (side == Kv::kK) row[c] *= h.k_scale[at];
-            row[c] += side == Kv::kK ? h.k_mean[at] : h.v_mean[at];
-          }
-          wrong += std::memcmp(&row[c], &got[t * heads * d + at], 4) != 0;
-        }
-      }
-    }
-  }
-  GPU_EXPECT(wrong == 0, "decompress k%dv%d d %d: %zu of %zu values differ", shape.k_bits, shape.v_bits, shape.d, wrong,
-             2 * n * heads * d);
-}
-
 }  // namespace
 
 void CheckAppend(bool small) {
@@ -211,8 +168,6 @@ void CheckAppend(bool small) {
       if (!small && d == 128) {
         values += AppendRows(shape, cuda::Type::kBF16, NormMode::kUnbiased, NormMode::kLs, 4000, false, seed + 200);
       }
-      shape.lengths = {small ? 33 : 333, 7};
-      DecompressMatches(shape);
     }
   }
   std::printf("append: %.1f M values compared with the CPU's encoder\n", static_cast<double>(values) * 1e-6);

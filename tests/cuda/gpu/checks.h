@@ -6,6 +6,8 @@ namespace tersekv::gpu {
 // small: few and short, for compute-sanitizer.
 void CheckAppend(bool small);
 void CheckNotFinite();
+void CheckDecompress(bool small);
+void CheckPrefill(bool small);
 void CheckAttend(bool small);
 void CheckGraph();
 void CheckStreams();

@@ -11,8 +11,9 @@ namespace tersekv::gpu {
 
 struct HistoryShape {
   int k_bits = 4, v_bits = 4, d = 128, kv_heads = 2, page_tokens = 64;
-  bool bf16 = true;   // raw
-  bool stats = true;  // means and channel scales
+  bool bf16 = true;    // raw
+  bool stats = true;   // means and channel scales
+  bool zeros = false;  // some rows are their mean
   std::vector<int> lengths;
   uint64_t seed = 1;
 };
@@ -32,6 +33,7 @@ class History {
   void Read(int sequence, int kv_head, int token, Kv side, std::vector<double>* levels, double* scale) const;
   // Canonical codes and scale.
   void ReadRecord(int64_t slot, int kv_head, Kv side, std::vector<uint8_t>* codes, uint16_t* scale) const;
+  float ReadRaw(int64_t slot, int kv_head, Kv side, int channel) const;
   size_t pages() const { return memory_.size() / pool_.page_bytes(); }
   void Reload() { pages_ = memory_.Download(); }
 

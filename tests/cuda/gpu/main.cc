@@ -16,6 +16,8 @@ int main(int argc, char** argv) {
   CheckRefusals();
   CheckNotFinite();
   CheckAppend(small);
+  CheckDecompress(small);
+  CheckPrefill(small);
   CheckAttend(small);
   CheckAbi(small);
   if (!small) {

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a warp's tokens are, and how words come from pages and values go to rows.
+#pragma once
+
+#include "src/cuda/levels.cuh"
+#include "src/cuda/params.h"
+
+namespace tersekv::cuda {
+
+struct DecompressLaunch : DecompressParams {
+  int page_shift = 4, steps;  // steps: 16 tokens each, of all sequences
+
+  explicit DecompressLaunch(const DecompressParams& p)
+      : DecompressParams(p), steps((p.tokens + kBlockTokens - 1) / kBlockTokens * (p.slots != nullptr ? 1 : p.batch)) {
+    while (1 << page_shift < p.pool.page_tokens) ++page_shift;
+  }
+};
+
+// A level + 128 as second byte of the float 2^15 adds as much to it.
+inline constexpr float kLevelLift = 0x1p15f + 128;
+__device__ __forceinline__ float LiftedLevel(uint32_t bytes, int i) {
+  return __uint_as_float(Permute(bytes, 0x47000000u, 0x7404 + (i << 4)));
+}
+
+template <int bits>
+__device__ __forceinline__ Words<bits> ReadWords(const uint8_t* group, int lane) {
+  Words<bits> r;
+#pragma unroll
+  for (int w = 0; w + 4 <= bits; w += 4) {
+    const uint4 v = __ldcs(reinterpret_cast<const uint4*>(group + WordOffset(bits, lane, w)));
+    r.w[w] = v.x, r.w[w + 1] = v.y, r.w[w + 2] = v.z, r.w[w + 3] = v.w;
+  }
+  constexpr int kWhole = bits / 4 * 4;
+  if constexpr (bits % 4 == 2) {
+    const uint2 v = __ldcs(reinterpret_cast<const uint2*>(group + WordOffset(bits, lane, kWhole)));
+    r.w[kWhole] = v.x, r.w[kWhole + 1] = v.y;
+  } else {
+#pragma unroll
+    for (int w = kWhole; w < bits; ++w) {
+      r.w[w] = __ldcs(reinterpret_cast<const uint32_t*>(group + WordOffset(bits, lane, w)));
+    }
+  }
+  return r;
+}
+
+// 16 tokens that a warp decodes at a time.
+struct Step {
+  const uint8_t* block;  // they are this block's, in order; null: they are not
+  int batch, row;        // where the first one goes
+  int rows;              // of a range: tokens that there are; the others become zeros
+};
+
+// A warp's place: one KV head and side.
+struct WarpPlace {
+  const DecompressLaunch& p;
+  Kv side;
+  int head, lane;
+
+  __device__ __forceinline__ const Rows& rows() const { return side == Kv::kK ? p.k : p.v; }
+  __device__ __forceinline__ const uint8_t* BlockOf(int64_t slot) const {
+    const Pool& pool = p.pool;
+    const int64_t block = (((slot >> p.page_shift) * pool.kv_heads + head) << (p.page_shift - 4)) +
+                          (static_cast<int>(slot) & (pool.page_tokens - 1)) / kBlockTokens;
+    return pool.data + block * pool.block.bytes();
+  }
+  __device__ __forceinline__ int64_t Slot(int token) const { return token < p.tokens ? p.slots[token] : -1; }
+
+  __device__ __forceinline__ Step Find(int step) const {
+    if (p.slots == nullptr) {
+      const int each = (p.tokens + kBlockTokens - 1) / kBlockTokens, batch = step / each;
+      const int row = (step - batch * each) * kBlockTokens, token = p.first + row;
+      const int rows = min(kBlockTokens, p.lengths[batch] - token);
+      const uint8_t* block = nullptr;
+      if (rows > 0) {
+        const int64_t page = p.block_table[batch * p.table_stride + (token >> p.page_shift)];
+        if (page >= 0) block = BlockOf((page << p.page_shift) + (token & (p.pool.page_tokens - 1)));
+      }
+      return {block, batch, row, block != nullptr ? rows : 0};
+    }
+    const int row = step * kBlockTokens;
+    const int64_t base = Slot(row + lane % kBlockTokens) - lane % kBlockTokens;
+    const int64_t first = __shfl_sync(kFullWarp, base, 0);
+    const bool whole = __all_sync(kFullWarp, base == first) != 0 && first >= 0 && first % kBlockTokens == 0;
+    return {whole ? BlockOf(first) : nullptr, 0, row, kBlockTokens};
+  }
+
+  __device__ __forceinline__ int64_t Offset(int batch, int row) const {
+    return batch * rows().batch_stride + row * rows().token_stride + head * rows().head_stride;
+  }
+};
+
+// Eight values at element `at`.
+__device__ __forceinline__ void StoreEight(const Rows& rows, int64_t at, const float (&v)[8]) {
+  if (rows.type == Type::kF32) {
+    float4* to = reinterpret_cast<float4*>(static_cast<float*>(rows.data) + at);
+    to[0] = make_float4(v[0], v[1], v[2], v[3]);
+    to[1] = make_float4(v[4], v[5], v[6], v[7]);
+    return;
+  }
+  uint32_t w[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    w[i] = rows.type == Type::kF16 ? Bits(__floats2half2_rn(v[2 * i], v[2 * i + 1]))
+                                   : Bits(__floats2bfloat162_rn(v[2 * i], v[2 * i + 1]));
+  }
+  *reinterpret_cast<uint4*>(static_cast<uint16_t*>(rows.data) + at) = make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+}  // namespace tersekv::cuda
