@@ -13,7 +13,8 @@ usage: scripts/gpu_check.sh build [SET] | check | sanitize | bench [--quick]
   check     there: every codec against the CPU's bytes and double precision, random shapes and features, poisoned
             outputs, graph capture and replay, two streams
   sanitize  there: compute-sanitizer memcheck and racecheck on small cases
-  bench     there: checks, then one table against cuDNN and FlashAttention-2 in bf16, in one run
+  bench     there: checks, then one table against cuDNN and FlashAttention-2 in bf16, in one run, then prefill over
+            packed history beside dense bf16
 
 What goes there: scripts/ and build/gpu-programs. GPU_PROGRAMS names another folder for the latter; results are
 written to OUT (default: build/gpu-results).
@@ -30,16 +31,17 @@ build() {
   cmake -G Ninja -S . -B build/cuda -DCMAKE_BUILD_TYPE=Release -DTERSEKV_CUDA=ON -DTERSEKV_LLAMA=OFF \
     -DTERSEKV_BUILD_BENCH=OFF -DTERSEKV_WERROR=ON -DTERSEKV_CUDA_SET="${1:-ci}" \
     -DCMAKE_CUDA_COMPILER="$cuda/bin/nvcc" "${launcher[@]}" >/dev/null
-  cmake --build build/cuda --target tersekv_gpu_check tersekv_gpu_bench
+  cmake --build build/cuda --target tersekv_gpu_check tersekv_gpu_bench tersekv_cuda_shared
   mkdir -p "$programs"
   strip -o "$programs/tersekv_gpu_check" build/cuda/tests/cuda/tersekv_gpu_check
   strip -o "$programs/tersekv_gpu_bench" build/cuda/tests/cuda/tersekv_gpu_bench
+  strip -o "$programs/libtersekv_cuda_shared.so" build/cuda/src/cuda/libtersekv_cuda_shared.so
   ls -l "$programs"
 }
 
 present() {
   local name
-  for name in tersekv_gpu_check tersekv_gpu_bench; do
+  for name in tersekv_gpu_check tersekv_gpu_bench libtersekv_cuda_shared.so; do
     [ -f "$programs/$name" ] || { echo "$programs/$name is not there: scripts/gpu_check.sh build, then bring it" >&2; exit 1; }
     chmod +x "$programs/$name"
   done
@@ -61,6 +63,7 @@ case ${1:-} in
     present
     "$programs/tersekv_gpu_check" --small
     python3 scripts/gpu_bench.py --programs "$programs" --out "$out" "${@:2}"
+    python3 scripts/gpu_prefill_bench.py --library "$programs/libtersekv_cuda_shared.so" --out "$out" "${@:2}"
     ;;
   -h | --help) usage ;;
   *) usage >&2; exit 2 ;;

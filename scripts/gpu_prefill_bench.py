@@ -285,9 +285,9 @@ def measure(library, batch, history, new, variants):
 
 
 # tile, first tile, parts before a merge, decode ahead on a second stream
-VARIANTS = [(8192, 2048, 8, True)]
-PROBE = [(8192, None, 8, False), (8192, None, 8, True), (8192, 2048, 8, True), (4096, None, 8, True), (2048, None, 8, True),
-         (16384, 4096, 8, True)]
+VARIANTS = [(8192, None, 8, True), (16384, 4096, 8, True)]
+PROBE = [(8192, None, 8, False), (8192, None, 8, True), (16384, 4096, 8, True), (16384, 8192, 8, True),
+         (32768, 4096, 8, True)]
 
 
 def main():

@@ -187,6 +187,55 @@ typedef struct tersekv_cuda_parts {
 } tersekv_cuda_parts;
 TERSEKV_API tersekv_status tersekv_cuda_merge(const tersekv_cuda_parts* parts, uint64_t stream);
 
+/* Multi-head latent attention: one row a token, 512 channels that are packed and serve as keys and values of all heads,
+   and 64 rotary channels in f16 that are keys only. Queries are the absorbed ones: 512 for the latent, 64 rotary. */
+typedef struct tersekv_cuda_latents {
+  uint32_t struct_size; /* sizeof(tersekv_cuda_latents) */
+  int32_t bits;         /* 2 to 6 or 8 */
+  int32_t norm;         /* tersekv_norm */
+  int32_t page_tokens;  /* a power of two, at least 16 */
+  uint64_t seed;        /* of the signs */
+  int32_t layer;        /* ordinal; picks the signs */
+  void* pages;          /* [pages][page_bytes], aligned to 16 bytes */
+  const float* mean;    /* each [512] or NULL, aligned to 16 bytes */
+  const float* scale;   /* a latent is coded as (latent - mean) * inv_scale */
+  const float* inv_scale;
+} tersekv_cuda_latents;
+/* 0 when there are no such pages. A page is [page_tokens / 16] blocks of 16 tokens: codes | 16 scales (bf16) | 16 rows
+   of 64 rotary values (f16). */
+TERSEKV_API size_t tersekv_cuda_latent_page_bytes(const tersekv_cuda_latents* latents);
+
+typedef struct tersekv_cuda_latent_tokens {
+  uint32_t struct_size; /* sizeof(tersekv_cuda_latent_tokens) */
+  const tersekv_cuda_latents* latents;
+  tersekv_cuda_rows latent; /* [tokens, 512]; token_stride alone is used */
+  tersekv_cuda_rows rotary; /* [tokens, 64]; may lie behind the latent's channels */
+  const int64_t* slots;     /* [tokens] page * page_tokens + place, each once; below 0: left out */
+  int32_t tokens;
+  int32_t* not_finite; /* set to 1 when a row is not finite (it then decodes to its mean), or not as f16; or NULL */
+} tersekv_cuda_latent_tokens;
+/* Encodes in one launch; the bytes are those of the CPU's encoder. */
+TERSEKV_API tersekv_status tersekv_cuda_latent_append(const tersekv_cuda_latent_tokens* tokens, uint64_t stream);
+
+typedef struct tersekv_cuda_latent_attention {
+  uint32_t struct_size; /* sizeof(tersekv_cuda_latent_attention) */
+  const tersekv_cuda_latents* latents;
+  tersekv_cuda_rows q;        /* [batch, q_len, heads, 576]: the newest q_len tokens of each sequence */
+  tersekv_cuda_rows out;      /* [batch, q_len, heads, 512] */
+  float* lse;                 /* [batch, q_len, heads] natural logarithm of the softmax's sum; or NULL */
+  const int32_t* lengths;     /* [batch] tokens of each sequence, those of q included; 0 is allowed */
+  const int32_t* block_table; /* [batch, table_stride] page ids */
+  int64_t table_stride;       /* entries */
+  int32_t batch, heads, q_len;
+  float scale;     /* of q.k */
+  void* workspace; /* tersekv_cuda_latent_workspace_bytes, aligned to 16 bytes */
+} tersekv_cuda_latent_attention;
+/* Depends on batch, heads, q_len and the device alone. */
+TERSEKV_API tersekv_status tersekv_cuda_latent_workspace_bytes(const tersekv_cuda_latent_attention* attention,
+                                                               size_t* out);
+/* Needs no plan. The same lengths give the same bits. */
+TERSEKV_API tersekv_status tersekv_cuda_latent_attend(const tersekv_cuda_latent_attention* attention, uint64_t stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -22,27 +22,6 @@ __device__ __forceinline__ float LiftedLevel(uint32_t bytes, int i) {
   return __uint_as_float(Permute(bytes, 0x47000000u, 0x7404 + (i << 4)));
 }
 
-template <int bits>
-__device__ __forceinline__ Words<bits> ReadWords(const uint8_t* group, int lane) {
-  Words<bits> r;
-#pragma unroll
-  for (int w = 0; w + 4 <= bits; w += 4) {
-    const uint4 v = __ldcs(reinterpret_cast<const uint4*>(group + WordOffset(bits, lane, w)));
-    r.w[w] = v.x, r.w[w + 1] = v.y, r.w[w + 2] = v.z, r.w[w + 3] = v.w;
-  }
-  constexpr int kWhole = bits / 4 * 4;
-  if constexpr (bits % 4 == 2) {
-    const uint2 v = __ldcs(reinterpret_cast<const uint2*>(group + WordOffset(bits, lane, kWhole)));
-    r.w[kWhole] = v.x, r.w[kWhole + 1] = v.y;
-  } else {
-#pragma unroll
-    for (int w = kWhole; w < bits; ++w) {
-      r.w[w] = __ldcs(reinterpret_cast<const uint32_t*>(group + WordOffset(bits, lane, w)));
-    }
-  }
-  return r;
-}
-
 // 16 tokens that a warp decodes at a time.
 struct Step {
   const uint8_t* block;  // they are this block's, in order; null: they are not

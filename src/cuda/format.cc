@@ -2,7 +2,7 @@
 // Which pages there are, with and without CUDA.
 #include <fmt/format.h>
 
-#include "src/cuda/params.h"
+#include "src/cuda/latent.h"
 
 namespace tersekv::cuda {
 
@@ -19,6 +19,16 @@ Status CheckFormat(const Pool& pool) {
     return Unsupported(fmt::format("{} tokens a page: a power of two, at least 16", pool.page_tokens));
   }
   if (pool.kv_heads <= 0) return InvalidArgument(fmt::format("{} KV heads", pool.kv_heads));
+  return {};
+}
+
+Status CheckLatentFormat(const LatentPool& pool) {
+  if (!BitsSupported(pool.block.bits) || pool.block.bits == kRawBits) {
+    return Unsupported(fmt::format("{} bits: CUDA pages of latents hold 2 to 6 or 8", pool.block.bits));
+  }
+  if (pool.page_tokens < 16 || (pool.page_tokens & (pool.page_tokens - 1)) != 0) {
+    return Unsupported(fmt::format("{} tokens a page: a power of two, at least 16", pool.page_tokens));
+  }
   return {};
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Around attention that others do over decompressed rows of the transformed space: queries go into it, results of
-// parts of the history are joined and come back. One warp a row.
+// parts of the history are joined and come back. A warp has one row at a time.
 #include <cuda_runtime.h>
 
 #include "src/cuda/launch.h"
@@ -9,54 +9,62 @@
 namespace tersekv::cuda {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kWarps = 8, kTokens = 4;  // a warp has so many tokens of one head: signs and statistics are theirs
 
+// grid: (batch * heads, tokens / (kWarps * kTokens)).
 struct RowPlace {
-  int batch, token, head;
+  int batch, head, token;
   int64_t lse;  // index in [batch, heads, q_len]
 
-  __device__ RowPlace(int64_t row, int heads, int q_len)
-      : batch(static_cast<int>(row / heads / q_len)),
-        token(static_cast<int>(row / heads % q_len)),
-        head(static_cast<int>(row % heads)),
-        lse((static_cast<int64_t>(batch) * heads + head) * q_len + token) {}
+  __device__ RowPlace(int heads, int q_len)
+      : batch(static_cast<int>(blockIdx.x) / heads),
+        head(static_cast<int>(blockIdx.x) % heads),
+        token(static_cast<int>(blockIdx.y * kWarps + threadIdx.x / 32) * kTokens),
+        lse(static_cast<int64_t>(blockIdx.x) * q_len + token) {}
   __device__ int64_t In(const Rows& rows) const {
     return batch * rows.batch_stride + token * rows.token_stride + head * rows.head_stride;
   }
 };
 
-__device__ __forceinline__ int64_t WarpRow() { return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32; }
-
 template <int d>
 __global__ void __launch_bounds__(kWarps * 32) TransformKernel(const __grid_constant__ TransformParams p) {
   constexpr int kWidth = d / 32;
-  const int64_t row = WarpRow();
-  if (row >= static_cast<int64_t>(p.batch) * p.q_len * p.heads) return;
-  const int lane = static_cast<int>(threadIdx.x % 32), channel = lane * kWidth;
-  const RowPlace at(row, p.heads, p.q_len);
-  float x[kWidth], product = 0;
-  LoadValues<kWidth>(p.q.data, p.q.type, at.In(p.q) + channel, x);
-  if (p.pool.block.scaled()) {
-    const int kv_head = at.head / (p.heads / p.pool.kv_heads);
-    const SideStats& stats = p.pool.k;
-    if (stats.mean != nullptr) {
+  RowPlace at(p.heads, p.q_len);
+  const int lane = static_cast<int>(threadIdx.x % 32), channel = lane * kWidth,
+            count = min(kTokens, p.q_len - at.token);
+  if (count <= 0) return;
+  const bool scaled = p.pool.block.scaled();
+  const int kv_head = at.head / (p.heads / p.pool.kv_heads);
+  const float inv_sqrt_d = scaled ? 1.0f / sqrtf(static_cast<float>(d)) : 1.0f;
+  float x[kTokens][kWidth], mean[kWidth] = {}, scale[kWidth];
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) product = fmaf(x[i], stats.mean[kv_head * d + channel + i], product);
-      product = WarpSum(product);
-    }
-    const uint32_t signs = RowSigns<d>(p.pool, kv_head, Kv::kK, lane);
+  for (int t = 0; t < kTokens; ++t) {
+    LoadValues<kWidth>(p.q.data, p.q.type, at.In(p.q) + min(t, count - 1) * p.q.token_stride + channel, x[t]);
+  }
+  const uint32_t signs = scaled ? RowSigns<d>(p.pool, kv_head, Kv::kK, lane) : 0u;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    const int c = kv_head * d + channel + i;
+    if (scaled && p.pool.k.mean != nullptr) mean[i] = p.pool.k.mean[c];
+    scale[i] = FlipSign(scaled && p.pool.k.scale != nullptr ? p.pool.k.scale[c] : 1.0f, signs >> i & 1u);
+  }
+#pragma unroll
+  for (int t = 0; t < kTokens; ++t) {
+    float product = 0;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      if (stats.scale != nullptr) x[i] *= stats.scale[kv_head * d + channel + i];
-      x[i] = FlipSign(x[i], signs >> i & 1u);
+      product = fmaf(x[t][i], mean[i], product);
+      x[t][i] *= scale[i];
     }
-    Hadamard<d>(x, lane);
-    const float inv_sqrt_d = 1.0f / sqrtf(static_cast<float>(d));
+    if (scaled) Hadamard<d>(x[t], lane);
 #pragma unroll
-    for (float& v : x) v *= inv_sqrt_d;
+    for (float& v : x[t]) v *= inv_sqrt_d;
+    if (t >= count) continue;
+    StoreValues<kWidth>(p.out.data, p.out.type, at.In(p.out) + t * p.out.token_stride + channel, x[t]);
+    if (p.bias == nullptr) continue;
+    product = WarpSum(product);
+    if (lane == 0) p.bias[at.lse + t] = p.scale * product;
   }
-  StoreValues<kWidth>(p.out.data, p.out.type, at.In(p.out) + channel, x);
-  if (p.bias != nullptr && lane == 0) p.bias[at.lse] = p.scale * product;
 }
 
 // Weighted rows, with the sum of weights relative to exp(m).
@@ -81,14 +89,18 @@ struct Joined {
   }
 };
 
+// What brings a row of values back, in the order of channels.
 template <int d>
-__global__ void __launch_bounds__(kWarps * 32) MergeKernel(const __grid_constant__ MergeParams p) {
+struct ValueStats {
+  float scale[d / 32], mean[d / 32];
+};
+
+template <int d>
+__device__ __forceinline__ void MergeRow(const MergeParams& p, const RowPlace& at, const ValueStats<d>& stats,
+                                         float* place, int lane) {
   constexpr int kWidth = d / 32, kBatch = 4;  // parts in flight
-  __shared__ float rows[kWarps][d];
-  const int64_t row = WarpRow();
-  if (row >= static_cast<int64_t>(p.batch) * p.q_len * p.heads) return;
-  const int lane = static_cast<int>(threadIdx.x % 32), channel = lane * kWidth;
-  const RowPlace at(row, p.heads, p.q_len);
+  const int channel = lane * kWidth;
+  const int64_t state = (static_cast<int64_t>(at.batch) * p.q_len + at.token) * p.heads * d + at.head * d + channel;
   Joined<kWidth> history;
   history.m = p.resume ? p.state_lse[at.lse] : -INFINITY;
   const float state_lse = history.m;
@@ -97,7 +109,7 @@ __global__ void __launch_bounds__(kWarps * 32) MergeKernel(const __grid_constant
   history.m = WarpMax(history.m);
   float v[kBatch][kWidth], lse[kBatch];
   if (p.resume) {
-    LoadValues<kWidth>(p.state, Type::kF32, row * d + channel, v[0]);
+    LoadValues<kWidth>(p.state, Type::kF32, state, v[0]);
     history.Add(state_lse, v[0]);
   }
 #pragma unroll 1
@@ -106,35 +118,27 @@ __global__ void __launch_bounds__(kWarps * 32) MergeKernel(const __grid_constant
     for (int i = 0; i < kBatch; ++i) {
       const int part = min(first + i, p.count - 1);
       lse[i] = first + i < p.count ? p.parts[part].lse[at.lse] : -INFINITY;
-      LoadValues<kWidth>(p.parts[part].rows, p.part.type, at.In(p.part) + channel, v[i]);
+      if (first + i < p.count) {
+        LoadValues<kWidth>(p.parts[part].rows, p.part.type, at.In(p.part) + channel, v[i]);
+      }
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) history.Add(lse[i], v[i]);
   }
   float history_lse = history.Finish();
   if (p.out.data == nullptr) {
-    StoreValues<kWidth>(p.state, Type::kF32, row * d + channel, history.acc);
+    StoreValues<kWidth>(p.state, Type::kF32, state, history.acc);
     if (lane == 0) p.state_lse[at.lse] = history_lse;
     return;
   }
   if (p.pool.block.scaled() && history_lse > -INFINITY) {
-    const int kv_head = at.head / (p.heads / p.pool.kv_heads);
-    const SideStats& stats = p.pool.v;
     Hadamard<d>(history.acc, lane);
-    float* own_row = rows[threadIdx.x / 32];
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) own_row[RowChannel(channel + i)] = history.acc[i];
+    for (int i = 0; i < kWidth; ++i) place[RowChannel(channel + i)] = history.acc[i];
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) history.acc[i] = own_row[channel + i];
-    const uint32_t signs = RowSigns<d>(p.pool, kv_head, Kv::kV, lane);
-    const float inv_sqrt_d = 1.0f / sqrtf(static_cast<float>(d));
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      history.acc[i] *= FlipSign(inv_sqrt_d, signs >> i & 1u);
-      if (stats.scale != nullptr) history.acc[i] *= stats.scale[kv_head * d + channel + i];
-      if (stats.mean != nullptr) history.acc[i] += stats.mean[kv_head * d + channel + i];
-    }
+    for (int i = 0; i < kWidth; ++i) history.acc[i] = fmaf(place[channel + i], stats.scale[i], stats.mean[i]);
+    __syncwarp();
     if (p.bias != nullptr) history_lse += p.bias[at.lse];
   }
   Joined<kWidth> all;
@@ -150,22 +154,44 @@ __global__ void __launch_bounds__(kWarps * 32) MergeKernel(const __grid_constant
   if (p.lse != nullptr && lane == 0) p.lse[at.lse] = total_lse;
 }
 
+template <int d>
+__global__ void __launch_bounds__(kWarps * 32) MergeKernel(const __grid_constant__ MergeParams p) {
+  __shared__ float places[kWarps][d];
+  RowPlace at(p.heads, p.q_len);
+  if (at.token >= p.q_len) return;
+  const int lane = static_cast<int>(threadIdx.x % 32), kv_head = at.head / (p.heads / p.pool.kv_heads);
+  ValueStats<d> stats;
+  const uint32_t signs = p.out.data != nullptr ? RowSigns<d>(p.pool, kv_head, Kv::kV, lane) : 0u;
+  const float inv_sqrt_d = 1.0f / sqrtf(static_cast<float>(d));
+#pragma unroll
+  for (int i = 0; i < d / 32; ++i) {
+    const int c = kv_head * d + lane * (d / 32) + i;
+    stats.scale[i] = FlipSign(p.pool.v.scale != nullptr ? inv_sqrt_d * p.pool.v.scale[c] : inv_sqrt_d, signs >> i & 1u);
+    stats.mean[i] = p.pool.v.mean != nullptr ? p.pool.v.mean[c] : 0.0f;
+  }
+#pragma unroll 1
+  for (const int end = min(at.token + kTokens, p.q_len); at.token < end; ++at.token, ++at.lse) {
+    MergeRow<d>(p, at, stats, places[threadIdx.x / 32], lane);
+  }
+}
+
 template <class Params>
-unsigned BlocksOf(const Params& p) {
-  return static_cast<unsigned>((static_cast<int64_t>(p.batch) * p.q_len * p.heads + kWarps - 1) / kWarps);
+dim3 GridOf(const Params& p) {
+  constexpr int kEach = kWarps * kTokens;
+  return dim3(static_cast<unsigned>(p.batch * p.heads), static_cast<unsigned>((p.q_len + kEach - 1) / kEach));
 }
 
 }  // namespace
 
 Status LaunchTransform(const TransformParams& p, void* stream) {
   return ForHeadDim(p.pool.block.d, "transform", [&]<int d>() {
-    TransformKernel<d><<<BlocksOf(p), kWarps * 32, 0, static_cast<cudaStream_t>(stream)>>>(p);
+    TransformKernel<d><<<GridOf(p), kWarps * 32, 0, static_cast<cudaStream_t>(stream)>>>(p);
   });
 }
 
 Status LaunchMerge(const MergeParams& p, void* stream) {
   return ForHeadDim(p.pool.block.d, "merge", [&]<int d>() {
-    MergeKernel<d><<<BlocksOf(p), kWarps * 32, 0, static_cast<cudaStream_t>(stream)>>>(p);
+    MergeKernel<d><<<GridOf(p), kWarps * 32, 0, static_cast<cudaStream_t>(stream)>>>(p);
   });
 }
 

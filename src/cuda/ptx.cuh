@@ -102,6 +102,20 @@ __device__ __forceinline__ uint32_t Transpose(uint32_t a) {
   return r;
 }
 
+// Four 8 x 8 matrices of 16-bit values; lanes 8 i ... 8 i + 7 have the addresses of the rows of matrix i.
+template <bool kTransposed>
+__device__ __forceinline__ void LoadMatrices(uint32_t address, uint32_t (&r)[4]) {
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address));
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address));
+  }
+}
+
 // Barriers in shared memory.
 __device__ __forceinline__ void BarrierInit(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A build without CUDA: every call says so.
-#include "src/cuda/params.h"
+#include "src/cuda/latent.h"
 
 namespace tersekv::cuda {
 namespace {
@@ -17,6 +17,9 @@ Status WorkspaceBytes(const AttendParams&, size_t*) { return NoCuda(); }
 Status PlanAttend(const AttendParams&, void*) { return NoCuda(); }
 Status Attend(const AttendParams&, void*) { return NoCuda(); }
 Status Describe(const AttendParams&, std::string*) { return NoCuda(); }
+Status LatentAppend(const LatentAppendParams&, void*) { return NoCuda(); }
+Status LatentWorkspaceBytes(const LatentAttendParams&, size_t*) { return NoCuda(); }
+Status LatentAttend(const LatentAttendParams&, void*) { return NoCuda(); }
 const char* KernelList() { return ""; }
 
 }  // namespace tersekv::cuda

@@ -8,6 +8,7 @@ void CheckAppend(bool small);
 void CheckNotFinite();
 void CheckDecompress(bool small);
 void CheckPrefill(bool small);
+void CheckLatents(bool small);
 void CheckAttend(bool small);
 void CheckGraph();
 void CheckStreams();
