@@ -119,6 +119,41 @@ TEST(CudaApi, ChecksWhatItIsGiven) {
   EXPECT_EQ(tersekv_cuda_append(nullptr, 0), TERSEKV_INVALID_ARGUMENT);
 }
 
+TEST(CudaApi, PrefillAndLatentsAreRefusedByName) {
+  EXPECT_EQ(tersekv_cuda_decompress_range(nullptr, 0), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_EQ(tersekv_cuda_transform_queries(nullptr, 0), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_EQ(tersekv_cuda_merge(nullptr, 0), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_EQ(tersekv_cuda_latent_append(nullptr, 0), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_EQ(tersekv_cuda_latent_attend(nullptr, 0), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_EQ(tersekv_cuda_latent_page_bytes(nullptr), 0u);
+  tersekv_cuda_range range = {};
+  EXPECT_EQ(tersekv_cuda_decompress_range(&range, 0), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_THAT(tersekv_last_error(), HasSubstr("tersekv_cuda_range.struct_size is 0"));
+  tersekv_cuda_format format = {};
+  ASSERT_EQ(tersekv_cuda_format_of("k4v4+sink=0+win=0", 128, &format), TERSEKV_OK);
+  tersekv_cuda_pool pool = {};
+  pool.struct_size = sizeof pool;
+  pool.format = &format;
+  pool.kv_heads = 8;
+  tersekv_cuda_parts parts = {};
+  parts.struct_size = sizeof parts;
+  parts.pool = &pool;
+  parts.count = 1;
+  EXPECT_EQ(tersekv_cuda_merge(&parts, 0), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_THAT(tersekv_last_error(), HasSubstr("rows or rows_lse is NULL"));
+  tersekv_cuda_latents latents = {};
+  latents.struct_size = sizeof latents;
+  latents.bits = 4;
+  latents.page_tokens = 64;
+  EXPECT_EQ(tersekv_cuda_latent_page_bytes(&latents), 64u * (256 + 2 + 128)) << "docs/decisions/0010-latents.md";
+  latents.bits = 7;
+  EXPECT_EQ(tersekv_cuda_latent_page_bytes(&latents), 0u);
+  latents.bits = 4;
+  latents.norm = 9;
+  EXPECT_EQ(tersekv_cuda_latent_page_bytes(&latents), 0u);
+  EXPECT_THAT(tersekv_last_error(), HasSubstr("norm 9"));
+}
+
 TEST(CudaApi, DescribesOrSaysWhyNot) {
   tersekv_cuda_format format = {};
   ASSERT_EQ(tersekv_cuda_format_of("k4v4+sink=0+win=0", 128, &format), TERSEKV_OK);

@@ -6,7 +6,7 @@
 
 #include <set>
 
-#include "src/cuda/params.h"
+#include "src/cuda/latent.h"
 
 namespace tersekv::cuda {
 namespace {
@@ -70,10 +70,26 @@ TEST(CudaLayout, BytesAreThoseOfTheRecords) {
   EXPECT_EQ((BlockLayout{16, 16, 128}.bytes()), kBlockTokens * 128 * 4);
 }
 
+// A lane of V's codes has a token's channels of one remainder by 8: they lie together in rows of transformed space.
+TEST(CudaLayout, RowsOfTransformedSpaceHoldEveryChannelOnce) {
+  std::set<int> channels;
+  for (int i = 0; i < 256; ++i) {
+    const int channel = RowChannel(i);
+    EXPECT_TRUE(channels.insert(channel).second);
+    EXPECT_EQ(channel / 64, i / 64);
+    EXPECT_EQ(PlaceOf(Kv::kV, 0, channel).lane / 4, i % 64 / 8);
+  }
+  EXPECT_EQ(*channels.rbegin(), 255);
+}
+
 TEST(Cuda, ABuildWithoutItSaysSo) {
   if (*KernelList() != '\0') GTEST_SKIP() << "built with CUDA";
   EXPECT_EQ(Append({}, nullptr).code(), StatusCode::kUnsupported);
   EXPECT_EQ(Decompress({}, nullptr).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(TransformQueries({}, nullptr).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(Merge({}, nullptr).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(LatentAppend({}, nullptr).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(LatentAttend({}, nullptr).code(), StatusCode::kUnsupported);
   EXPECT_EQ(Attend({}, nullptr).code(), StatusCode::kUnsupported);
   EXPECT_NE(Attend({}, nullptr).message().find("TERSEKV_CUDA"), std::string::npos);
 }
