@@ -245,3 +245,19 @@ def test_refusals():
         folded(input_ids=ids_of(1, 20), past_key_values=cache)
     with pytest.raises(ValueError, match="CUDA"):
         Codec(64, 4, device="cuda")
+
+
+def test_small_layers_share_a_tensor(monkeypatch):
+    from tersekv.hf import pages as pages_module
+    model, ids = patch_model(make("llama")), ids_of(2, 200)
+    with torch.no_grad():
+        cache = TerseCache.for_model(model, kv="k8v8")
+        for low, high, tensors in ((0, 70, 1), (70, 140, 1), (140, 200, 3)):
+            if tensors == 3:
+                monkeypatch.setattr(pages_module, "TOGETHER", 0)
+            model(input_ids=ids[:, low:high], past_key_values=cache)
+            cores = cache.store.pages.cores
+            assert len({core.memory.untyped_storage().data_ptr() for core in cores}) == tensors
+            assert all(core.memory.data_ptr() % 16 == 0 for core in cores)
+            held = {core.memory.untyped_storage().data_ptr(): core.memory.untyped_storage().nbytes() for core in cores}
+            assert sum(held.values()) <= sum(core.memory.numel() for core in cores) + 3 * 256

@@ -68,7 +68,7 @@ class DeviceCore:
 
     # -- memory --------------------------------------------------------------------------------------------------------
     def grow(self, count):
-        grown = torch.empty(count * self.page_bytes, dtype=torch.uint8, device=self.pages.device)
+        grown = self.pages.memory_for(count * self.page_bytes)
         grown[:self.memory.numel()] = self.memory
         self.memory = grown
         self.native.set_pages(grown.data_ptr())

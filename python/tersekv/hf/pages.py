@@ -12,6 +12,7 @@ from tersekv.hf.raw import Places, RawView
 MOST_QUERIES = 16  # of a launch
 AHEAD = 64         # decode steps whose slots and lengths are sent at once
 SHARE = 64         # memory grows by 1 / SHARE and by what is asked for
+TOGETHER = 8 << 20  # layers of fewer bytes share a tensor: torch rounds allocations of some MiB up by as much as a MiB
 
 
 class Part:
@@ -118,8 +119,9 @@ class Step:
 
 
 class Pages:
-    def __init__(self, device, page_tokens=64, raw=None):
+    def __init__(self, device, page_tokens=64, raw=None, layers=1):
         self.device, self.page_tokens = device, page_tokens
+        self.layers, self._shared = layers, (0, [])  # how many are expected; (bytes of a part, parts that are left)
         self.places = None if raw is None else Places(self, raw)  # raw: RawShape of the packed layers
         self.cores, self.count = [], 0     # layers; pages of each
         self.ids, self.lengths = {}, {}    # by sequence
@@ -244,11 +246,21 @@ class Pages:
         if self.pinned:
             raise RuntimeError(f"the cache needs {more} more pages while a DecodeGraph holds their addresses: make the "
                                "graph with a larger max_new_tokens, or delete it first")
-        count = self.count + more + self.count // SHARE
+        count, self._shared = self.count + more + self.count // SHARE, (0, [])
         for core in self.cores:
             core.grow(count)
         self.free.extend(reversed(range(self.count, count)))
         self.count = count
+
+    def memory_for(self, size):
+        """Bytes for one layer; layers that follow with the same size get theirs of the same tensor."""
+        if size > TOGETHER:
+            return torch.empty(size, dtype=torch.uint8, device=self.device)
+        if self._shared[0] != size or not self._shared[1]:
+            without = sum(core.memory.numel() < size for core in self.cores) + max(self.layers - len(self.cores), 0)
+            whole = torch.empty(max(without, 1), -(-size // 256) * 256, dtype=torch.uint8, device=self.device)
+            self._shared = size, list(whole[:, :size])
+        return self._shared[1].pop()
 
     def join(self, core):
         """A layer that comes later gets the pages and rows that others have."""

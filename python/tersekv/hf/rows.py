@@ -14,6 +14,7 @@ class RawRows:
     def __init__(self, core, shape):
         self.core, self.shape = core, shape
         self.memory = None  # [K, V][1 + places * rows, kv_heads, d]; row 0 takes what nobody needs
+        self._seen = None   # (memory, first place, batch), its keys, its values
 
     def bytes(self):
         return 0 if self.memory is None else self.memory.numel() * self.memory.element_size()
@@ -32,7 +33,7 @@ class RawRows:
         grown = torch.zeros(2, count, self.core.kv_heads, self.core.d, dtype=dtype, device=self.core.pages.device)
         if self.memory is not None:
             grown[:, :self.memory.shape[1]] = self.memory
-        self.memory = grown
+        self.memory, self._seen = grown, None
 
     def move(self, source, target):
         """Whole places; a target may be another one's source."""
@@ -62,13 +63,16 @@ class RawRows:
         if self.memory is None:
             self.grow(self.core.pages.places.capacity, k.dtype)
         for memory, x in zip(self.memory, (k, v)):
-            memory.index_copy_(0, view.write, x.transpose(1, 2).flatten(0, 1).to(memory.dtype))
+            rows = x[:, :, 0] if view.n == 1 else x.transpose(1, 2).flatten(0, 1)
+            memory.index_copy_(0, view.write, rows.to(memory.dtype))
 
     def attend(self, view, q, scale, window, softcap):
         """q: [batch, heads, n, d] -> (out, lse [batch, heads, n]); a query that sees no raw row has -1e30 as lse."""
-        low = 1 + view.base * self.shape.rows
-        k, v = (x[low:low + view.batch * self.shape.rows].unflatten(0, (view.batch, -1)).transpose(1, 2)
-                for x in self.memory)
+        where = self.memory.data_ptr(), view.base, view.batch
+        if self._seen is None or self._seen[0] != where:
+            own = slice(1 + view.base * self.shape.rows, 1 + (view.base + view.batch) * self.shape.rows)
+            self._seen = where, *(x[own].unflatten(0, (view.batch, -1)).transpose(1, 2) for x in self.memory)
+        _, k, v = self._seen
         group = q.shape[1] // k.shape[1]
         bias, blind = view.bias(group, window, q.dtype)
         out, lse = part(q, k, v, scale=scale, bias=bias, softcap=softcap)

@@ -66,7 +66,7 @@ class Store:
             raise ValueError("fold_output_rotation is for CPU caches: on CUDA leave it out; unfold() the model if it is "
                              "folded")
         if self.pages is None:
-            self.pages = Pages(layer.device, raw=raw_shape(layer.owner.spec))
+            self.pages = Pages(layer.device, raw=raw_shape(layer.owner.spec), layers=len(layer.owner._packed()))
         if self.pages.device != layer.device:
             raise ValueError(f"layer {layer.index} is on {layer.device}, earlier ones on {self.pages.device}: a TerseCache "
                              "takes models on one CUDA device; use DynamicCache, or device_map on one device")
