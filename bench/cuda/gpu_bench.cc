@@ -144,11 +144,12 @@ void BenchAttend(const std::vector<int>& s, const std::string& spec, const Optio
   cuda::AttendShape shape{};
   shape.warps = options.warps;
   shape.slots = options.slots;
-  Ok(kernel->shape(heads / kv_heads * q_len, &shape));
-  const cuda::WorkspaceLayout layout(shape.blocks, batch, kv_heads, shape.row_tiles, shape.rows, d);
+  Ok(kernel->shape(heads / kv_heads * q_len, false, &shape));
+  const cuda::WorkspaceLayout layout(shape.blocks, batch, kv_heads, shape.row_tiles, shape.rows, d, false);
   const DeviceArray<uint8_t> workspace(layout.bytes);
   p.workspace = workspace.get();
-  const cuda::PlanShape plan{batch, kv_heads, q_len, 0, shape.tile_tokens, shape.blocks, shape.row_tiles * shape.rows};
+  const cuda::PlanShape plan{batch, kv_heads, q_len, 0, shape.tile_tokens, shape.blocks, shape.row_tiles * shape.rows,
+                             {}};
   p.block_table = device_table.get();
   double plan_us = 0, plan_chain = 0, chain = 0, single = 0;
   Time(

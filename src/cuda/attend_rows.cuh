@@ -22,6 +22,16 @@ struct RowRange {
   __device__ int head(int row, int kv_head) const { return kv_head * group + (row0 + row) % group; }
 };
 
+// The power of two that takes a row's largest value to [2^13, 2^14); rows below 2^-100 count as that.
+struct QueryScale {
+  float up, down;  // down = 1 / up
+  __device__ __forceinline__ explicit QueryScale(float largest) {
+    const int exponent = max(static_cast<int>(__float_as_uint(largest) >> 23), 27) - 127;
+    up = __uint_as_float(static_cast<uint32_t>(127 + 13 - exponent) << 23);
+    down = __uint_as_float(static_cast<uint32_t>(127 - 13 + exponent) << 23);
+  }
+};
+
 // Row `row` of (batch, kv_head) becomes f16 (bf16 for raw bf16 keys) at `out` and its terms. The row is scaled by a
 // power of two to a largest value in [2^13, 2^14), so that f16 is precise for queries of any size. For keys in bytes it
 // becomes integers 256 a + b: [d] a, [d] b.
@@ -58,13 +68,10 @@ __device__ __forceinline__ void PrepareQuery(const AttendParams& p, const RowRan
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) largest = fmaxf(largest, fabsf(x[i]));
   largest = WarpMax(largest);
-  // 2^(13 - exponent); rows below 2^-100 count as that.
-  const int exponent = max(static_cast<int>(__float_as_uint(largest) >> 23), 27) - 127;
-  const float up = __uint_as_float(static_cast<uint32_t>(127 + 13 - exponent) << 23);
-  const float down = __uint_as_float(static_cast<uint32_t>(127 - 13 + exponent) << 23);  // 1 / up
-  const float factor = p.scale * kLog2E * kUnitOf<KL> * down;
+  const QueryScale to(largest);
+  const float factor = p.scale * kLog2E * kUnitOf<KL> * to.down;
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) x[i] *= up;
+  for (int i = 0; i < kWidth; ++i) x[i] *= to.up;
 #pragma unroll
   for (int i = 0; i < kWidth; i += 2) {
     if constexpr (ByteLoader<KL>) {
@@ -85,12 +92,12 @@ __device__ __forceinline__ void PrepareQuery(const AttendParams& p, const RowRan
 template <int d>
 struct RowState {
   static constexpr int kWidth = d / 32;
-  float m, l, acc[kWidth];  // acc: this lane's channels
+  float m, l, packed, acc[kWidth];  // packed: what of l packed tokens have; acc: this lane's channels
 };
 
 // Joins states 0 .. count - 1 of one row, in the same order whoever does it. at(i): where the accumulators are,
-// terms(i): where (m, l) are.
-template <int d, bool kGlobal, class At, class Terms>
+// terms(i): where its terms are.
+template <int d, bool kRaw, bool kGlobal, class At, class Terms>
 __device__ __forceinline__ RowState<d> JoinStates(int count, At at, Terms terms, int lane) {
   constexpr int kWidth = d / 32, kBatch = 4;  // loads in flight
   auto load2 = [](const float* from) {
@@ -100,7 +107,7 @@ __device__ __forceinline__ RowState<d> JoinStates(int count, At at, Terms terms,
   };
   RowState<d> r;
   r.m = kEmpty;
-  r.l = 0;
+  r.l = r.packed = 0;
 #pragma unroll
   for (float& v : r.acc) v = 0;
 #pragma unroll 1
@@ -112,6 +119,7 @@ __device__ __forceinline__ RowState<d> JoinStates(int count, At at, Terms terms,
     const float2 state = load2(terms(base + min(lane, own - 1)));
     const float factor = lane < own ? Exp2(state.x - r.m) : 0.0f;
     r.l += WarpSum(state.y * factor);
+    if constexpr (kRaw) r.packed += WarpSum(load2(terms(base + min(lane, own - 1)) + 2).x * factor);
 #pragma unroll 1
     for (int first = 0; first < own; first += kBatch) {
       float2 v[kBatch][kWidth / 2];
@@ -132,10 +140,11 @@ __device__ __forceinline__ RowState<d> JoinStates(int count, At at, Terms terms,
       }
     }
   }
+  if constexpr (!kRaw) r.packed = r.l;
   return r;
 }
 
-// Writes output and lse of a row.
+// Writes output, lse and l_packed of a row.
 template <class VL, int d>
 __device__ __forceinline__ void FinishRow(const AttendParams& p, const RowRange& range, int batch, int kv_head, int row,
                                           RowState<d>& r, int lane) {
@@ -148,7 +157,7 @@ __device__ __forceinline__ void FinishRow(const AttendParams& p, const RowRange&
     kept = Exp2(r.m - m);
     l = r.l * kept + Exp2(sink - m);
   }
-  const float f = r.l > 0 ? __fdividef(kept, l) : 0.0f, share = r.l * f;
+  const float f = r.l > 0 ? __fdividef(kept, l) : 0.0f, share = r.packed * f;
 #pragma unroll
   for (float& v : r.acc) v *= f * kUnitOf<VL>;
   if (VL::kScaled && p.rotate_out) {
@@ -166,8 +175,10 @@ __device__ __forceinline__ void FinishRow(const AttendParams& p, const RowRange&
   StoreValues<kWidth>(p.out.data, p.out.type,
                       batch * p.out.batch_stride + token * p.out.token_stride + head * p.out.head_stride + channel,
                       r.acc);
-  if (p.lse != nullptr && lane == 0) {
-    p.lse[(static_cast<int64_t>(batch) * p.q_len + token) * p.heads + head] = l > 0 ? (m + Log2(l)) * kLn2 : -INFINITY;
+  if (lane == 0) {
+    const int64_t at = (static_cast<int64_t>(batch) * p.q_len + token) * p.heads + head;
+    if (p.lse != nullptr) p.lse[at] = l > 0 ? (m + Log2(l)) * kLn2 : -INFINITY;
+    if (p.l_packed != nullptr) p.l_packed[at] = share;
   }
 }
 

@@ -6,7 +6,8 @@ namespace tersekv::gpu {
 // small: few and short, for compute-sanitizer.
 void CheckAppend(bool small);
 void CheckNotFinite();
-void CheckAttend(bool small);
+void CheckAttend(bool small, bool raw);  // raw: with sinks and newest tokens beside the packed ones
+void CheckRing();
 void CheckGraph();
 void CheckStreams();
 void CheckLong();

@@ -16,8 +16,10 @@ int main(int argc, char** argv) {
   CheckRefusals();
   CheckNotFinite();
   CheckAppend(small);
-  CheckAttend(small);
+  CheckAttend(small, false);
+  CheckAttend(small, true);
   CheckAbi(small);
+  CheckRing();
   if (!small) {
     CheckGraph();
     CheckStreams();
