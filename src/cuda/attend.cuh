@@ -130,7 +130,7 @@ struct AttendBlock {
       if (read != 0 && row + step >= rows.rows) BarrierArrive(read);
       if (!whole) {
         float* part = Part(parts, static_cast<int>(blockIdx.x) - parts.first);
-        StoreValues<d / 32>(part, Type::kF32, row * d + lane * (d / 32), r.acc);
+        StoreRow<d>(part, Type::kF32, row * d, lane, r.acc);
         float* terms = part + shape.rows * d + C::kStateTerms * row;
         if (lane == 0) *reinterpret_cast<float2*>(terms) = make_float2(r.m, r.l);
         if (kRaw && lane == 0) terms[2] = r.packed;

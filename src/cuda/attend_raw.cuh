@@ -16,10 +16,11 @@ struct RawTiles {
   __device__ __forceinline__ RawTiles(const AttendParams& p, int length, int from) {
     const int end = length - p.q_len + 1;  // of the first query
     const int seen = p.window > 0 ? max(0, end - p.window) : 0;
+    const int rest_begin = max(p.raw.PackedEnd(end, from), seen);
     sink_first = seen / kBlockTokens;
-    sinks = max(0, (min(p.raw.sink, length) + kBlockTokens - 1) / kBlockTokens - sink_first);
-    rest_first = max(max(p.raw.PackedEnd(end, from), seen) / kBlockTokens, sink_first + sinks);
-    rest = max(0, (length + kBlockTokens - 1) / kBlockTokens - rest_first);
+    sinks = seen < p.raw.sink ? (min(p.raw.sink, length) + kBlockTokens - 1) / kBlockTokens - sink_first : 0;
+    rest_first = max(rest_begin / kBlockTokens, sink_first + sinks);
+    rest = rest_begin < length ? max(0, (length + kBlockTokens - 1) / kBlockTokens - rest_first) : 0;
   }
   __device__ __forceinline__ int count() const { return sinks + rest; }
   __device__ __forceinline__ int FirstToken(int i) const {
@@ -117,8 +118,25 @@ __device__ __forceinline__ void ToPackedSpace(const Pool& pool, int kv_head, flo
       a[i] = x + y, a[i + 2] = x - y;
     }
   }
+  if constexpr (kPaley<d>) {
+    static_assert(kSteps == 12);
 #pragma unroll
-  for (int stride = 1; stride < kSteps; stride *= 2) {
+    for (int i = 0; i < 4; ++i) {
+      float x[12];
+#pragma unroll
+      for (int c = 0; c < 12; ++c) x[c] = acc[c][i];
+#pragma unroll
+      for (int r = 0; r < 12; ++r) {
+        constexpr PaleySigns kSigns = MakePaleySigns(false);
+        float sum = 0;
+#pragma unroll
+        for (int c = 0; c < 12; ++c) sum += (kSigns.row[r] >> c & 1u) != 0 ? -x[c] : x[c];
+        acc[r][i] = sum;
+      }
+    }
+  }
+#pragma unroll
+  for (int stride = 1; stride < (kPaley<d> ? 1 : kSteps); stride *= 2) {
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       if ((s & stride) != 0) continue;

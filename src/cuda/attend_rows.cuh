@@ -13,6 +13,7 @@ inline constexpr float kLn2 = 0.6931471805599453f;
 template <int d>
 inline constexpr float kInvSqrt = d == 64    ? 0.125f
                                   : d == 128 ? 1.0f / 11.3137085f
+                                  : d == 192 ? 1.0f / 13.85640646f
                                              : 0.0625f;
 
 // Which query rows a thread block works on, and where their heads are.
@@ -41,25 +42,25 @@ __device__ __forceinline__ void PrepareQuery(const AttendParams& p, const RowRan
   constexpr int kWidth = d / 32;
   float x[kWidth];
   float mean_product = 0;
-  const int channel = lane * kWidth;
-  LoadValues<kWidth>(p.q.data, p.q.type,
-                     batch * p.q.batch_stride + range.token(row) * p.q.token_stride +
-                         range.head(row, kv_head) * p.q.head_stride + channel,
-                     x);
+  LoadRow<d>(
+      p.q.data, p.q.type,
+      batch * p.q.batch_stride + range.token(row) * p.q.token_stride + range.head(row, kv_head) * p.q.head_stride, lane,
+      x);
   if constexpr (KL::kScaled) {
     const SideStats& stats = p.pool.k;
     if (stats.mean != nullptr) {
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) mean_product = fmaf(x[i], stats.mean[kv_head * d + channel + i], mean_product);
+      for (int i = 0; i < kWidth; ++i)
+        mean_product = fmaf(x[i], stats.mean[kv_head * d + ChannelOf<d>(lane, i)], mean_product);
       mean_product = WarpSum(mean_product);
     }
     const uint32_t signs = RowSigns<d>(p.pool, kv_head, Kv::kK, lane);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      if (stats.scale != nullptr) x[i] *= stats.scale[kv_head * d + channel + i];
+      if (stats.scale != nullptr) x[i] *= stats.scale[kv_head * d + ChannelOf<d>(lane, i)];
       x[i] = FlipSign(x[i], signs >> i & 1u);
     }
-    Hadamard<d>(x, lane);
+    Hadamard<d, false>(x, lane);
     constexpr float inv_sqrt_d = kInvSqrt<d>;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) x[i] *= inv_sqrt_d;
@@ -74,16 +75,17 @@ __device__ __forceinline__ void PrepareQuery(const AttendParams& p, const RowRan
   for (int i = 0; i < kWidth; ++i) x[i] *= to.up;
 #pragma unroll
   for (int i = 0; i < kWidth; i += 2) {
+    const int channel = ChannelOf<d>(lane, i);
     if constexpr (ByteLoader<KL>) {
       const uint32_t v = static_cast<uint32_t>(__float2int_rn(x[i])),
                      next = static_cast<uint32_t>(__float2int_rn(x[i + 1]));
       const uint32_t high = Permute(v + 128, next + 128, 0x51), low = Permute(v, next, 0x40);
-      *reinterpret_cast<uint16_t*>(out + channel + i) = static_cast<uint16_t>(high);
-      *reinterpret_cast<uint16_t*>(out + d + channel + i) = static_cast<uint16_t>(low);
+      *reinterpret_cast<uint16_t*>(out + channel) = static_cast<uint16_t>(high);
+      *reinterpret_cast<uint16_t*>(out + d + channel) = static_cast<uint16_t>(low);
     } else if constexpr (KL::kBf16) {
-      *reinterpret_cast<uint32_t*>(out + 2 * (channel + i)) = Bits(__floats2bfloat162_rn(x[i], x[i + 1]));
+      *reinterpret_cast<uint32_t*>(out + 2 * channel) = Bits(__floats2bfloat162_rn(x[i], x[i + 1]));
     } else {
-      *reinterpret_cast<uint32_t*>(out + 2 * (channel + i)) = Bits(__floats2half2_rn(x[i], x[i + 1]));
+      *reinterpret_cast<uint32_t*>(out + 2 * channel) = Bits(__floats2half2_rn(x[i], x[i + 1]));
     }
   }
   if (lane == 0) *terms = {factor, p.scale * kLog2E * mean_product};
@@ -125,9 +127,9 @@ __device__ __forceinline__ RowState<d> JoinStates(int count, At at, Terms terms,
       float2 v[kBatch][kWidth / 2];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const float* from = at(base + min(first + i, own - 1)) + lane * kWidth;
+        const float* from = at(base + min(first + i, own - 1));
 #pragma unroll
-        for (int c = 0; c < kWidth / 2; ++c) v[i][c] = load2(from + 2 * c);
+        for (int c = 0; c < kWidth / 2; ++c) v[i][c] = load2(from + ChannelOf<d>(lane, 2 * c));
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
@@ -149,7 +151,7 @@ template <class VL, int d>
 __device__ __forceinline__ void FinishRow(const AttendParams& p, const RowRange& range, int batch, int kv_head, int row,
                                           RowState<d>& r, int lane) {
   constexpr int kWidth = d / 32;
-  const int head = range.head(row, kv_head), token = range.token(row), channel = lane * kWidth;
+  const int head = range.head(row, kv_head), token = range.token(row);
   float m = r.m, l = r.l, kept = 1;  // kept: what of l tokens have
   if (p.sinks != nullptr) {
     const float sink = p.sinks[head] * kLog2E;
@@ -161,20 +163,20 @@ __device__ __forceinline__ void FinishRow(const AttendParams& p, const RowRange&
 #pragma unroll
   for (float& v : r.acc) v *= f * kUnitOf<VL>;
   if (VL::kScaled && p.rotate_out) {
-    Hadamard<d>(r.acc, lane);
+    Hadamard<d, true>(r.acc, lane);
     const uint32_t signs = RowSigns<d>(p.pool, kv_head, Kv::kV, lane);
     constexpr float inv_sqrt_d = kInvSqrt<d>;
     const SideStats& stats = p.pool.v;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
+      const int at = kv_head * d + ChannelOf<d>(lane, i);
       r.acc[i] *= FlipSign(inv_sqrt_d, signs >> i & 1u);
-      if (stats.scale != nullptr) r.acc[i] *= stats.scale[kv_head * d + channel + i];
-      if (stats.mean != nullptr) r.acc[i] = fmaf(stats.mean[kv_head * d + channel + i], share, r.acc[i]);
+      if (stats.scale != nullptr) r.acc[i] *= stats.scale[at];
+      if (stats.mean != nullptr) r.acc[i] = fmaf(stats.mean[at], share, r.acc[i]);
     }
   }
-  StoreValues<kWidth>(p.out.data, p.out.type,
-                      batch * p.out.batch_stride + token * p.out.token_stride + head * p.out.head_stride + channel,
-                      r.acc);
+  StoreRow<d>(p.out.data, p.out.type,
+              batch * p.out.batch_stride + token * p.out.token_stride + head * p.out.head_stride, lane, r.acc);
   if (lane == 0) {
     const int64_t at = (static_cast<int64_t>(batch) * p.q_len + token) * p.heads + head;
     if (p.lse != nullptr) p.lse[at] = l > 0 ? (m + Log2(l)) * kLn2 : -INFINITY;

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kWarps * 32) DecompressKernel(const __grid_con
   if (token >= p.tokens || p.slots[token] < 0) return;
   const Pool& pool = p.pool;
   const int64_t slot = p.slots[token], blocks = pool.page_tokens / kBlockTokens;
-  const int place = static_cast<int>(slot % kBlockTokens), channel = lane * kWidth, bits = pool.block.bits(side);
+  const int place = static_cast<int>(slot % kBlockTokens), bits = pool.block.bits(side);
   const uint8_t* block =
       pool.data + ((slot / pool.page_tokens * pool.kv_heads + head) * blocks + slot % pool.page_tokens / kBlockTokens) *
                       pool.block.bytes();
@@ -44,26 +44,26 @@ __global__ void __launch_bounds__(kWarps * 32) DecompressKernel(const __grid_con
   float x[kWidth];
   if (!pool.block.scaled()) {
     for (int i = 0; i < kWidth; ++i) {
-      const uint32_t v = ReadCode(pool.block, side, block, place, channel + i);
+      const uint32_t v = ReadCode(pool.block, side, block, place, ChannelOf<d>(lane, i));
       x[i] = pool.bf16 ? BF16ToF32(static_cast<uint16_t>(v)) : F16ToF32(static_cast<uint16_t>(v));
     }
   } else {
     const float scale = BF16ToF32(reinterpret_cast<const uint16_t*>(block + pool.block.scales(side))[place]);
     for (int i = 0; i < kWidth; ++i) {
-      const int stored = static_cast<int>(ReadCode(pool.block, side, block, place, channel + i));
+      const int stored = static_cast<int>(ReadCode(pool.block, side, block, place, ChannelOf<d>(lane, i)));
       x[i] = scale * static_cast<float>(kLevels[bits - 2].level[CanonicalCode(bits, stored)]);
     }
-    Hadamard<d>(x, lane);
+    Hadamard<d, true>(x, lane);
     const uint32_t signs = RowSigns<d>(pool, head, side, lane);
     const float inv_sqrt_d = 1.0f / sqrtf(static_cast<float>(d));
     const SideStats& stats = side == Kv::kK ? pool.k : pool.v;
     for (int i = 0; i < kWidth; ++i) {
       x[i] = x[i] * FlipSign(inv_sqrt_d, signs >> i & 1u);
-      if (stats.scale != nullptr) x[i] = x[i] * stats.scale[head * d + channel + i];
-      if (stats.mean != nullptr) x[i] = x[i] + stats.mean[head * d + channel + i];
+      if (stats.scale != nullptr) x[i] = x[i] * stats.scale[head * d + ChannelOf<d>(lane, i)];
+      if (stats.mean != nullptr) x[i] = x[i] + stats.mean[head * d + ChannelOf<d>(lane, i)];
     }
   }
-  StoreValues<kWidth>(rows.data, rows.type, token * rows.token_stride + head * rows.head_stride + channel, x);
+  StoreRow<d>(rows.data, rows.type, token * rows.token_stride + head * rows.head_stride, lane, x);
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ TEST(CudaApi, RefusesByName) {
 
 TEST(CudaApi, SaysWhereAPageKeepsWhat) {
   for (const char* spec : {"k2v3+sink=0+win=0", "k4v5+sink=0+win=0", "k6v8+sink=0+win=0", "bf16"}) {
-    for (const int d : {64, 128, 256}) {
+    for (const int d : {64, 128, 192, 256}) {
       tersekv_cuda_format format;
       ASSERT_EQ(tersekv_cuda_format_of(spec, d, &format), TERSEKV_OK);
       tersekv_cuda_block block = {};

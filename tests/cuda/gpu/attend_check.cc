@@ -14,14 +14,25 @@
 namespace tersekv::gpu {
 namespace {
 
-// H v, unnormalised.
-void Transform(std::vector<double>* v) {
-  for (size_t stride = 1; stride < v->size(); stride *= 2) {
+// H v or H^T v, unnormalised.
+void Transform(std::vector<double>* v, bool transposed) {
+  const size_t p = static_cast<size_t>(PaleyOrder(static_cast<int>(v->size()))), inner = v->size() / p;
+  for (size_t stride = 1; stride < inner; stride *= 2) {
     for (size_t i = 0; i < v->size(); ++i) {
       if ((i & stride) != 0) continue;
       const double x = (*v)[i], y = (*v)[i + stride];
       (*v)[i] = x + y;
       (*v)[i + stride] = x - y;
+    }
+  }
+  if (p == 1) return;
+  const std::vector<double> from = *v;
+  const float* matrix = PaleyMatrix(static_cast<int>(p));
+  for (size_t i = 0; i < v->size(); ++i) {
+    const size_t r = i / inner;
+    (*v)[i] = 0;
+    for (size_t c = 0; c < p; ++c) {
+      (*v)[i] += static_cast<double>(matrix[transposed ? c * p + r : r * p + c]) * from[c * inner + i % inner];
     }
   }
 }
@@ -68,7 +79,7 @@ std::vector<double> ToValueSpace(const History& h, int kv_head, const std::vecto
     out[i] *= static_cast<double>(rotation.signs()[i]) / std::sqrt(static_cast<double>(d));
     if (!h.v_inv.empty()) out[i] *= static_cast<double>(h.v_inv[at + i]);
   }
-  Transform(&out);
+  Transform(&out, false);
   return out;
 }
 
@@ -131,7 +142,7 @@ double Reference(const AttendCase& c, int b, int token, int head, std::vector<do
   *share = packed / sum;
   if (h.pool().block.scaled() && c.rotate_out) {
     const RotationOp rotation(RotationKind::kHadamard, h.pool().seed, h.pool().layer, kv_head, true, s.d);
-    Transform(out);
+    Transform(out, true);
     for (size_t i = 0; i < d; ++i) {
       (*out)[i] *= static_cast<double>(rotation.signs()[i]) / std::sqrt(static_cast<double>(d));
       if (!h.v_scale.empty()) (*out)[i] *= static_cast<double>(h.v_scale[static_cast<size_t>(kv_head) * d + i]);
