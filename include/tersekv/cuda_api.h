@@ -99,29 +99,35 @@ TERSEKV_API tersekv_status tersekv_cuda_append(const tersekv_cuda_tokens* tokens
 /* Decodes, bit-equal to the CPU's decoder when rows are fp32. */
 TERSEKV_API tersekv_status tersekv_cuda_decompress(const tersekv_cuda_tokens* tokens, uint64_t stream);
 
-/* Raw rows beside packed pages. A sequence of `lengths` tokens, 0 the oldest:
-   - Token j's raw rows lie at slot table[j / page_tokens] * page_tokens + j % page_tokens of the raw pool, its packed
-   ones (j >= sink) at packed index j - sink: block_table[(j - sink) / page_tokens], place (j - sink) % page_tokens.
-   - The query of token i sees packed [sink, e) and raw [0, sink) and [e, i], with
-       e = max(sink, i + 1 - window, begin[b]) if i + 1 >= packed_from, else sink.
-     So before a launch of q_len queries: raw rows of the sinks and of tokens from the oldest query's e on are there,
-   and packed rows up to the newest query's e. Nothing else is looked at: pages of other tokens may be reused (their
-     entries name any page of the pool, or -1), so that a fixed table over a ring of ceil((window + q_len - 1) /
-     page_tokens) + 1 pages a sequence, and one or more for the sinks, serves a sequence of any length.
-   - Packing a token that leaves the window: tersekv_cuda_decompress from the raw pool into rows of its dtype, which is
-     exact, and tersekv_cuda_append into the packed pool. Both leave out slots below 0.
+/* Raw rows beside packed pages: sink= and win= of a spec. Tokens of a sequence are counted from 0, the oldest;
+   `lengths` are of all of them.
+
+   Token j's raw rows lie at slot table[j / page_tokens] * page_tokens + j % page_tokens of the raw pool. Its packed
+   ones (j >= sink) are number j - sink of the packed pages: block_table[(j - sink) / page_tokens] and so on.
+
+   The query of token i sees packed [sink, e) and raw [0, sink) and [e, i], where e is sink if i + 1 < packed_from, else
+   max(sink, i + 1 - window, begin[b]). So before a launch of q_len queries there must be raw rows of the sinks and of
+   all tokens from the oldest query's e on, and packed rows up to the newest query's e.
+
+   Nothing else is looked at, and its pages may be reused: a table that never changes, over pages for the sinks and a
+   ring of ceil((window + q_len - 1) / page_tokens) + 1 pages (more while packed_from keeps more raw), serves a sequence
+   of any length.
+
+   What leaves the window is packed by tersekv_cuda_decompress from the raw pool into rows of its dtype, which is exact,
+   and tersekv_cuda_append into the packed pool. Both leave out slots below 0.
+
    Raw rows are f16 or bf16 as the raw pool's format says, whatever q's dtype is (q is rounded to it). When the packed
    pool has v_scale, it must have v_inv_scale. */
 typedef struct tersekv_cuda_raw {
   uint32_t struct_size;          /* sizeof(tersekv_cuda_raw) */
+  int32_t sink, window;          /* window: tokens up to a query's own, it included */
+  int32_t packed_from;           /* 0, or sink + 128: nothing is packed for queries with fewer tokens up to them, since
+                                    statistics come from those (mean=stats without a profile) */
   const tersekv_cuda_pool* pool; /* of "f16" or "bf16"; head_dim and kv_heads as packed. Pages of 16 waste least */
   const int32_t* table;          /* [batch, table_stride] page ids, read on the device */
   int64_t table_stride;          /* entries */
   const int32_t* begin; /* [batch] raw rows behind the sinks are there from this token on, read on the device (a
                            sequence that was cut back into what had been packed); or NULL: 0 */
-  int32_t sink, window; /* window: tokens up to a query's own, it included */
-  int32_t packed_from;  /* 0, or sink + 128: nothing is packed for queries with fewer tokens up to them, since
-                           statistics come from those (mean=stats without a profile) */
 } tersekv_cuda_raw;
 
 typedef struct tersekv_cuda_attention {

@@ -49,8 +49,8 @@ inline tersekv_cuda_pool PoolOf(const cuda::Pool& pool, const tersekv_cuda_forma
 }
 
 inline tersekv_cuda_raw RawOf(const cuda::RawTokens& raw, const tersekv_cuda_pool* pool) {
-  return {sizeof(tersekv_cuda_raw), pool, raw.table, raw.table_stride, raw.begin, raw.sink, raw.window,
-          raw.packed_from};
+  return {sizeof(tersekv_cuda_raw), raw.sink, raw.window, raw.packed_from, pool, raw.table,
+          raw.table_stride,         raw.begin};
 }
 
 }  // namespace tersekv::gpu
