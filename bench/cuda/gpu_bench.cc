@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times attention, append and decompress on the device at hand; scripts/gpu_bench.py puts other attention beside it.
-//   tersekv_gpu_bench attend SHAPES SPECS [--warps N] [--slots N] [--page N]    SHAPES:
-//   B,heads,kv_heads,q_len,context;... tersekv_gpu_bench append SPECS
+//   tersekv_gpu_bench attend SHAPES SPECS [--warps N] [--slots N] [--page N] [--sink N --win N]
+//   tersekv_gpu_bench append SPECS
+// SHAPES: B,heads,kv_heads,q_len,context;... With sinks or a window these tokens are bf16 rows beside the packed ones.
 // One line a case: name=value pairs. Pools are rotated so that the cache of the device does not help; outputs are
 // looked at. single: a graph of one launch between two events; chain: a graph of one launch a pool, a launch.
 #include <cuda_runtime.h>
@@ -24,7 +25,8 @@ constexpr double kRotatedBytes = 400e6;
 constexpr double kRoof = 4.4e12;  // bytes/s that the best streaming kernels reach on an H200
 
 struct Options {
-  int warps = 0, slots = 0, page = 64;
+  int warps = 0, slots = 0, page = 64, sink = 0, win = 0;
+  bool raw() const { return sink > 0 || win > 0; }
 };
 
 cuda::BlockLayout ParseSpec(const std::string& spec, bool* bf16) {  // k4v4-128, bf16-128
@@ -106,6 +108,36 @@ DeviceArray<uint8_t> FillPool(const cuda::BlockLayout& block, size_t bytes) {
   return pool;
 }
 
+// The raw rows of all pools: a page for the sinks and a ring for the window of each sequence.
+struct RawPool {
+  static constexpr int kPage = 16;
+  int ring, stride, batch;
+  size_t bytes;  // that a launch reads
+  DeviceArray<uint8_t> memory;
+  DeviceArray<int32_t> table;  // [pools][batch][stride]
+  cuda::RawTokens tokens;
+
+  RawPool(const Options& options, int batch_, int kv_heads, int d, int context, int q_len, int pools) : batch(batch_) {
+    const cuda::BlockLayout block{cuda::kRawBits, cuda::kRawBits, d};
+    ring = (options.win + q_len - 1 + kPage - 1) / kPage + 1;
+    stride = (context + kPage - 1) / kPage;
+    const size_t page = static_cast<size_t>(block.bytes() * kv_heads);
+    bytes = static_cast<size_t>(batch * (options.sink + options.win)) * page / kPage;
+    memory = FillPool(block, page * static_cast<size_t>(batch * pools * (ring + 1)));
+    std::vector<int32_t> ids;
+    for (int s = 0; s < batch * pools; ++s) {
+      for (int i = 0; i < stride; ++i) ids.push_back(s * (ring + 1) + (i == 0 ? 0 : 1 + i % ring));
+    }
+    table = DeviceArray<int32_t>(ids);
+    tokens = {memory.get(), true, kPage, table.get(), stride, nullptr, options.sink, options.win, 0};
+  }
+  cuda::RawTokens Of(int pool) const {
+    cuda::RawTokens own = tokens;
+    own.table += static_cast<size_t>(pool) * static_cast<size_t>(batch * stride);
+    return own;
+  }
+};
+
 void BenchAttend(const std::vector<int>& s, const std::string& spec, const Options& options) {
   const int batch = s[0], heads = s[1], kv_heads = s[2], q_len = s[3], context = s[4];
   cuda::AttendParams p;
@@ -114,8 +146,15 @@ void BenchAttend(const std::vector<int>& s, const std::string& spec, const Optio
   p.pool.kv_heads = kv_heads;
   p.pool.page_tokens = options.page;
   const int pages = batch * ((context + options.page - 1) / options.page);
-  const double bytes = static_cast<double>(batch) * context / cuda::kBlockTokens * kv_heads * p.pool.block.bytes();
+  const int packed = context - options.sink - options.win;
+  double bytes = static_cast<double>(batch) * packed / cuda::kBlockTokens * kv_heads * p.pool.block.bytes();
   const int pools = std::max(2, std::min(64, static_cast<int>(kRotatedBytes / bytes) + 1));
+  std::vector<RawPool> raw;
+  if (options.raw()) {
+    raw.emplace_back(options, batch, kv_heads, d, context, q_len, pools);
+    bytes += static_cast<double>(raw[0].bytes);
+    p.raw = raw[0].tokens;
+  }
   const DeviceArray<uint8_t> memory = FillPool(p.pool.block, p.pool.page_bytes() * static_cast<size_t>(pages * pools));
   p.pool.data = memory.get();
   Random random(2);
@@ -145,11 +184,12 @@ void BenchAttend(const std::vector<int>& s, const std::string& spec, const Optio
   cuda::AttendShape shape{};
   shape.warps = options.warps;
   shape.slots = options.slots;
-  Ok(kernel->shape(heads / kv_heads * q_len, &shape));
-  const cuda::WorkspaceLayout layout(shape.blocks, batch, kv_heads, shape.row_tiles, shape.rows, d);
+  Ok(kernel->shape(heads / kv_heads * q_len, options.raw(), &shape));
+  const cuda::WorkspaceLayout layout(shape.blocks, batch, kv_heads, shape.row_tiles, shape.rows, d, options.raw());
   const DeviceArray<uint8_t> workspace(layout.bytes);
   p.workspace = workspace.get();
-  const cuda::PlanShape plan{batch, kv_heads, q_len, 0, shape.tile_tokens, shape.blocks, shape.row_tiles * shape.rows};
+  const cuda::PlanShape plan{batch, kv_heads, q_len, 0, shape.tile_tokens, shape.blocks, shape.row_tiles * shape.rows,
+                             p.raw};
   p.block_table = device_table.get();
   double plan_us = 0, plan_chain = 0, chain = 0, single = 0;
   Time(
@@ -159,6 +199,7 @@ void BenchAttend(const std::vector<int>& s, const std::string& spec, const Optio
       pools,
       [&](int r, cudaStream_t stream) {
         cuda::AttendParams own = p;
+        if (options.raw()) own.raw = raw[0].Of(r);
         own.block_table = device_table.get() + static_cast<size_t>(r) * static_cast<size_t>(pages);
         Ok(kernel->launch(own, shape, stream));
       },
@@ -167,10 +208,11 @@ void BenchAttend(const std::vector<int>& s, const std::string& spec, const Optio
   for (const uint16_t v : out.Download()) squares += std::pow(static_cast<double>(BF16ToF32(v)), 2);
   GPU_EXPECT(std::isfinite(squares) && squares > 0, "%s: outputs are not finite or all zero", spec.c_str());
   std::printf(
-      "attend spec=%s B=%d heads=%d kv_heads=%d q_len=%d context=%d page=%d MB=%.1f warps=%d slots=%d chain_us=%.2f "
+      "attend spec=%s B=%d heads=%d kv_heads=%d q_len=%d context=%d page=%d sink=%d win=%d MB=%.1f warps=%d slots=%d "
+      "chain_us=%.2f "
       "single_us=%.2f roof_chain=%.3f roof_single=%.3f plan_us=%.2f\n",
-      spec.c_str(), batch, heads, kv_heads, q_len, context, options.page, bytes * 1e-6, shape.warps, shape.slots, chain,
-      single, 1e6 * bytes / kRoof / chain, 1e6 * bytes / kRoof / single, plan_chain);
+      spec.c_str(), batch, heads, kv_heads, q_len, context, options.page, options.sink, options.win, bytes * 1e-6,
+      shape.warps, shape.slots, chain, single, 1e6 * bytes / kRoof / chain, 1e6 * bytes / kRoof / single, plan_chain);
   std::fflush(stdout);
 }
 
@@ -333,7 +375,17 @@ int main(int argc, char** argv) {
     Options options;
     for (int i = 4; i + 1 < argc; i += 2) {
       const std::string name = argv[i];
-      (name == "--warps" ? options.warps : name == "--slots" ? options.slots : options.page) = std::atoi(argv[i + 1]);
+      int* const option = name == "--warps"   ? &options.warps
+                          : name == "--slots" ? &options.slots
+                          : name == "--page"  ? &options.page
+                          : name == "--sink"  ? &options.sink
+                          : name == "--win"   ? &options.win
+                                              : nullptr;
+      if (option == nullptr) {
+        std::printf("%s is no option\n", argv[i]);
+        return 2;
+      }
+      *option = std::atoi(argv[i + 1]);
     }
     for (const std::string& shape : Split(argv[2], ';')) {
       std::vector<int> numbers;
@@ -352,8 +404,9 @@ int main(int argc, char** argv) {
     }
   } else {
     std::printf(
-        "usage: tersekv_gpu_bench attend SHAPES SPECS [--warps N] [--slots N] [--page N] | append SPECS | latents "
-        "BITS\n");
+        "usage: tersekv_gpu_bench attend SHAPES SPECS [--warps N] [--slots N] [--page N] [--sink N --win N] | append "
+        "SPECS | latents BITS
+");
     return 2;
   }
   return failures == 0 ? 0 : 1;

@@ -41,7 +41,7 @@ typedef struct tersekv_cuda_format {
 } tersekv_cuda_format;
 
 /* `spec` names widths, norms, page and seed, e.g. "k4v4+sink=0+win=0". Refused: what CUDA pages do not hold, raw sinks
-   and windows among it (a host keeps these itself and joins them by lse). */
+   and windows among it: these lie in a pool of "bf16" or "f16" beside it (tersekv_cuda_raw). */
 TERSEKV_API tersekv_status tersekv_cuda_format_of(const char* spec, int32_t head_dim, tersekv_cuda_format* out);
 /* Bytes of one page of all KV heads of a layer; 0 when the format is none. */
 TERSEKV_API size_t tersekv_cuda_page_bytes(const tersekv_cuda_format* format, int32_t kv_heads);
@@ -99,6 +99,37 @@ TERSEKV_API tersekv_status tersekv_cuda_append(const tersekv_cuda_tokens* tokens
 /* Decodes, bit-equal to the CPU's decoder when rows are fp32. */
 TERSEKV_API tersekv_status tersekv_cuda_decompress(const tersekv_cuda_tokens* tokens, uint64_t stream);
 
+/* Raw rows beside packed pages: sink= and win= of a spec. Tokens of a sequence are counted from 0, the oldest;
+   `lengths` are of all of them.
+
+   Token j's raw rows lie at slot table[j / page_tokens] * page_tokens + j % page_tokens of the raw pool. Its packed
+   ones (j >= sink) are number j - sink of the packed pages: block_table[(j - sink) / page_tokens] and so on.
+
+   The query of token i sees packed [sink, e) and raw [0, sink) and [e, i], where e is sink if i + 1 < packed_from, else
+   max(sink, i + 1 - window, begin[b]). So before a launch of q_len queries there must be raw rows of the sinks and of
+   all tokens from the oldest query's e on, and packed rows up to the newest query's e.
+
+   Nothing else is looked at, and its pages may be reused: a table that never changes, over pages for the sinks and a
+   ring of ceil((window + q_len - 1) / page_tokens) + 1 pages (more while packed_from keeps more raw), serves a sequence
+   of any length.
+
+   What leaves the window is packed by tersekv_cuda_decompress from the raw pool into rows of its dtype, which is exact,
+   and tersekv_cuda_append into the packed pool. Both leave out slots below 0.
+
+   Raw rows are f16 or bf16 as the raw pool's format says, whatever q's dtype is (q is rounded to it). When the packed
+   pool has v_scale, it must have v_inv_scale. */
+typedef struct tersekv_cuda_raw {
+  uint32_t struct_size;          /* sizeof(tersekv_cuda_raw) */
+  int32_t sink, window;          /* window: tokens up to a query's own, it included */
+  int32_t packed_from;           /* 0, or sink + 128: nothing is packed for queries with fewer tokens up to them, since
+                                    statistics come from those (mean=stats without a profile) */
+  const tersekv_cuda_pool* pool; /* of "f16" or "bf16"; head_dim and kv_heads as packed. Pages of 16 waste least */
+  const int32_t* table;          /* [batch, table_stride] page ids, read on the device */
+  int64_t table_stride;          /* entries */
+  const int32_t* begin; /* [batch] raw rows behind the sinks are there from this token on, read on the device (a
+                           sequence that was cut back into what had been packed); or NULL: 0 */
+} tersekv_cuda_raw;
+
 typedef struct tersekv_cuda_attention {
   uint32_t struct_size; /* sizeof(tersekv_cuda_attention) */
   const tersekv_cuda_pool* pool;
@@ -115,9 +146,16 @@ typedef struct tersekv_cuda_attention {
   const float* sinks;        /* [heads] learned sink logits, or NULL */
   int32_t transformed_out;   /* 1: out stays in the values' transformed space, without their scale and mean */
   void* workspace;           /* tersekv_cuda_workspace_bytes, aligned to 16 bytes */
+  /* Since here programs built against an older header end: their struct_size is accepted, what follows counts as 0. */
+  float* l_packed; /* [batch, q_len, heads] what part of the softmax's sum (exp(lse)) packed tokens have, 0 to 1, for
+                      who adds the values' mean to a transformed out: mean * l_packed; or NULL */
+  /* Raw tokens of each sequence, attended in the same launch: the first `sink` and the newest (sink= and win= of a
+     spec). NULL: none, every token is packed. */
+  const tersekv_cuda_raw* raw;
 } tersekv_cuda_attention;
 
-/* Depends on pool, batch, heads and q_len alone; pointers may be NULL but for pool.pages. */
+/* Depends on pool, batch, heads, q_len and whether there is `raw`; pointers may be NULL but for pool.pages (and
+   raw->pool->pages). */
 TERSEKV_API tersekv_status tersekv_cuda_workspace_bytes(const tersekv_cuda_attention* attention, size_t* out);
 /* Cuts a step's work by its lengths and window, once for all layers of the same shape. Deterministic. */
 TERSEKV_API tersekv_status tersekv_cuda_plan(const tersekv_cuda_attention* attention, uint64_t stream);

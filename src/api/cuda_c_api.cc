@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <string>
 
@@ -41,9 +42,34 @@ tersekv_status ToTokens(const tersekv_cuda_tokens* from, Params* to) {
   return TERSEKV_OK;
 }
 
+tersekv_status ToRaw(const tersekv_cuda_raw& from, const cuda::Pool& packed, cuda::RawTokens* to) {
+  if (auto s = CheckSize("tersekv_cuda_raw", from.struct_size, sizeof from); s != TERSEKV_OK) return s;
+  cuda::Pool pool;
+  if (auto s = ToPool(from.pool, &pool); s != TERSEKV_OK) return s;
+  if (pool.block.scaled() || pool.block.k_bits != pool.block.v_bits) {
+    return Report(InvalidArgument(fmt::format("raw.pool holds {} and {} bits: raw rows are \"f16\" or \"bf16\"",
+                                              pool.block.k_bits, pool.block.v_bits)));
+  }
+  if (pool.block.d != packed.block.d || pool.kv_heads != packed.kv_heads) {
+    return Report(InvalidArgument(fmt::format("raw.pool: head_dim {} and {} KV heads beside {} and {} of pool",
+                                              pool.block.d, pool.kv_heads, packed.block.d, packed.kv_heads)));
+  }
+  if (pool.data == nullptr) return Null("raw.pool.pages");
+  *to = {pool.data,  pool.bf16, pool.page_tokens, from.table,      from.table_stride,
+         from.begin, from.sink, from.window,      from.packed_from};
+  return TERSEKV_OK;
+}
+
+// What the struct ended with when it came.
+constexpr size_t kFirstAttention = offsetof(tersekv_cuda_attention, l_packed);
+
 tersekv_status ToAttention(const tersekv_cuda_attention* from, cuda::AttendParams* to) {
   if (from == nullptr) return Null("attention");
-  if (auto s = CheckSize("tersekv_cuda_attention", from->struct_size, sizeof *from); s != TERSEKV_OK) return s;
+  const bool first = from->struct_size == kFirstAttention;
+  if (auto s = CheckSize("tersekv_cuda_attention", from->struct_size, first ? kFirstAttention : sizeof *from);
+      s != TERSEKV_OK) {
+    return s;
+  }
   if (auto s = ToPool(from->pool, &to->pool); s != TERSEKV_OK) return s;
   if (auto s = ToRows("q", from->q, &to->q); s != TERSEKV_OK) return s;
   if (auto s = ToRows("out", from->out, &to->out); s != TERSEKV_OK) return s;
@@ -61,7 +87,9 @@ tersekv_status ToAttention(const tersekv_cuda_attention* from, cuda::AttendParam
   to->sinks = from->sinks;
   to->rotate_out = from->transformed_out == 0;
   to->workspace = from->workspace;
-  return TERSEKV_OK;
+  if (first) return TERSEKV_OK;
+  to->l_packed = from->l_packed;
+  return from->raw == nullptr ? TERSEKV_OK : ToRaw(*from->raw, to->pool, &to->raw);
 }
 
 }  // namespace

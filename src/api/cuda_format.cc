@@ -32,8 +32,9 @@ Status Check(const KvSpec& spec) {
   if (spec.sink != 0 || spec.win != 0) {
     KvSpec packed = spec;
     packed.sink = packed.win = 0;
-    return Unsupported(fmt::format("{}: CUDA pages hold no raw sinks or window; say {} and keep raw tokens beside them",
-                                   name, tersekv::FormatSpec(packed)));
+    return Unsupported(fmt::format(
+        "{}: CUDA pages hold no raw sinks or window; say {} and give raw tokens a pool beside it (tersekv_cuda_raw)",
+        name, tersekv::FormatSpec(packed)));
   }
   if (spec.mean == tersekv::MeanMode::kPage) {
     return Unsupported(fmt::format("{}: CUDA pages have one mean a KV head, not one a page (mean=stats)", name));

@@ -43,11 +43,29 @@ Status CheckHeads(const Params& p) {
   return {};
 }
 
+Status CheckRaw(const AttendParams& p) {
+  const RawTokens& raw = p.raw;
+  if (reinterpret_cast<uintptr_t>(raw.data) % 16 != 0) {
+    return InvalidArgument("the raw pool's memory must be aligned to 16 bytes");
+  }
+  if (raw.page_tokens < 16 || (raw.page_tokens & (raw.page_tokens - 1)) != 0) {
+    return Unsupported(fmt::format("{} tokens a raw page: a power of two, at least 16", raw.page_tokens));
+  }
+  if (raw.sink < 0 || raw.window < 0 || raw.packed_from < 0) {
+    return InvalidArgument("raw tokens: sink, window and packed_from must not be negative");
+  }
+  if (p.pool.v.scale != nullptr && p.pool.v.inv_scale == nullptr) {
+    return InvalidArgument("raw tokens beside scaled values: give v_inv_scale, too");
+  }
+  return {};
+}
+
 Status CheckQueries(const AttendParams& p) {
   if (p.batch < 0 || p.q_len < 1 || p.q_len > 16) {
     return Unsupported(fmt::format("{} sequences of {} new tokens: decode does 1 to 16 new tokens", p.batch, p.q_len));
   }
   TERSEKV_RETURN_IF_ERROR(CheckHeads(p));
+  if (p.raw.data != nullptr) TERSEKV_RETURN_IF_ERROR(CheckRaw(p));
   if (p.window < 0 || p.softcap < 0) return InvalidArgument("window and softcap must not be negative");
   return {};
 }
@@ -65,13 +83,16 @@ Status Choose(const AttendParams& p, const AttendKernel** kernel, AttendShape* s
                     b.k_bits, b.v_bits, b.d, KernelList()));
   }
   *shape = AttendShape{};
-  return (*kernel)->shape(p.heads / p.pool.kv_heads * p.q_len, shape);
+  return (*kernel)->shape(p.heads / p.pool.kv_heads * p.q_len, p.raw.data != nullptr, shape);
 }
 
 Status CheckMemory(const AttendParams& p) {
   TERSEKV_RETURN_IF_ERROR(CheckPool(p.pool));
   if (p.batch > 0 && (p.lengths == nullptr || p.block_table == nullptr)) {
     return InvalidArgument("lengths and block_table must be there: they are read on the device");
+  }
+  if (p.raw.data != nullptr && p.batch > 0 && p.raw.table == nullptr) {
+    return InvalidArgument("the raw tokens' table must be there: it is read on the device");
   }
   if (p.workspace == nullptr || reinterpret_cast<uintptr_t>(p.workspace) % 16 != 0) {
     return InvalidArgument("the workspace must be there (WorkspaceBytes says how large) and aligned to 16 bytes");
@@ -80,7 +101,8 @@ Status CheckMemory(const AttendParams& p) {
 }
 
 WorkspaceLayout LayoutOf(const AttendParams& p, const AttendShape& s) {
-  return WorkspaceLayout(s.blocks, p.batch, p.pool.kv_heads, s.row_tiles, s.rows, p.pool.block.d);
+  return WorkspaceLayout(s.blocks, p.batch, p.pool.kv_heads, s.row_tiles, s.rows, p.pool.block.d,
+                         p.raw.data != nullptr);
 }
 
 }  // namespace
@@ -183,7 +205,8 @@ Status PlanAttend(const AttendParams& p, void* stream) {
   TERSEKV_RETURN_IF_ERROR(CheckMemory(p));
   if (p.batch == 0) return {};
   const PlanShape plan{
-      p.batch, p.pool.kv_heads, p.q_len, p.window, shape.tile_tokens, shape.blocks, shape.row_tiles * shape.rows};
+      p.batch, p.pool.kv_heads, p.q_len, p.window, shape.tile_tokens, shape.blocks, shape.row_tiles * shape.rows,
+      p.raw};
   return LaunchPlan(plan, p.lengths, LayoutOf(p, shape).At(p.workspace), stream);
 }
 

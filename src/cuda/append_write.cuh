@@ -86,12 +86,13 @@ __device__ __forceinline__ void WriteRun(Kv side, const BlockLayout& layout, uin
     uint32_t own[4][2], words[bits];
     UnitBytes unit;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {  // one group: both lanes get all of it
+    for (int i = 0; i < 4; ++i) {  // an odd group at the end: both lanes get all of it
       own[i][0] = codes[(4 * pair + i) % (d / 32)][0], own[i][1] = codes[(4 * pair + i) % (d / 32)][1];
     }
     ExchangeUnits(own, upper, apart, unit);
     PackUnits<bits>(unit, words);
-    if (d > 64 || !upper) StoreWords<bits>(to + (2 * pair + (upper ? 1 : 0)) * GroupBytes(bits), owner, words);
+    if (2 * pair + 1 < d / 64 || !upper)
+      StoreWords<bits>(to + (2 * pair + (upper ? 1 : 0)) * GroupBytes(bits), owner, words);
   }
   if (q == 0) reinterpret_cast<uint16_t*>(block + layout.scales(side))[place + row] = scale;
 }

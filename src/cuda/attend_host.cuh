@@ -14,7 +14,7 @@ namespace tersekv::cuda {
 
 template <class KL, class VL, int d>
 struct AttendInstance {
-  static Status Shape(int rows, AttendShape* out) {
+  static Status Shape(int rows, bool raw, AttendShape* out) {
     CheckLoader<KL>();
     CheckLoader<VL>();
     int device = 0, blocks = 0, shared = 0, major = 0;
@@ -26,23 +26,30 @@ struct AttendInstance {
     out->blocks = blocks;
     out->rows = std::min(rows, 16);
     out->row_tiles = (rows + 15) / 16;
-    return rows <= 4   ? Divide<Few>(shared, major, out)
-           : rows <= 8 ? Divide<Some>(shared, major, out)
-                       : Divide<Many>(shared, major, out);
+    return Choose(rows, raw, [&]<class C>() { return Divide<C>(shared, major, out); });
   }
 
   static Status Launch(const AttendParams& p, const AttendShape& shape, void* stream) {
-    return shape.rows <= 4   ? LaunchRows<Few>(p, shape, stream)
-           : shape.rows <= 8 ? LaunchRows<Some>(p, shape, stream)
-                             : LaunchRows<Many>(p, shape, stream);
+    return Choose(shape.rows, p.raw.data != nullptr, [&]<class C>() { return LaunchRows<C>(p, shape, stream); });
   }
 
  private:
   // Up to 4, 8 and 16 query rows; the two bytes of a weight take the columns of two rows.
   using Halves = std::conditional_t<ByteLoader<VL>, AsHalves<VL>, VL>;
-  using Few = AttendConfig<KL, VL, d, 1>;
-  using Some = AttendConfig<KL, Halves, d, 1>;
-  using Many = AttendConfig<KL, Halves, d, 2>;
+  template <bool kRaw, class F>
+  static Status ChooseRows(int rows, F f) {
+    if (rows <= 4) return f.template operator()<AttendConfig<KL, VL, d, 1, kRaw>>();
+    if (rows <= 8) return f.template operator()<AttendConfig<KL, Halves, d, 1, kRaw>>();
+    return f.template operator()<AttendConfig<KL, Halves, d, 2, kRaw>>();
+  }
+  template <class F>
+  static Status Choose(int rows, bool raw, F f) {
+    if constexpr (KL::kScaled && VL::kScaled) {
+      if (raw) return ChooseRows<true>(rows, f);
+    }
+    if (raw) return Unsupported("raw tokens beside raw pages: put all tokens into the pages");
+    return ChooseRows<false>(rows, f);
+  }
 
   static constexpr int kStageBytes = 208 << 10;  // more in flight gains nothing
 
@@ -72,11 +79,11 @@ struct AttendInstance {
 
   template <class C>
   static Status LaunchRows(const AttendParams& p, const AttendShape& shape, void* stream) {
-    const auto kernel = AttendKernelBody<KL, typename C::Values, d, C::kRowTileCount>;
+    const auto kernel = AttendKernelBody<KL, typename C::Values, d, C::kRowTileCount, C::kHasRaw>;
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
     if (error != cudaSuccess) return Internal(std::string("attend: ") + cudaGetErrorString(error));
-    const WorkspaceLayout layout(shape.blocks, p.batch, p.pool.kv_heads, shape.row_tiles, shape.rows, d);
+    const WorkspaceLayout layout(shape.blocks, p.batch, p.pool.kv_heads, shape.row_tiles, shape.rows, d, C::kHasRaw);
     AttendShape own = shape;
     own.softcap = p.softcap * kLog2E;
     own.two_over_softcap = p.softcap > 0 ? 2 * kLog2E / own.softcap : 0.0f;

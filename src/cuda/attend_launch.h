@@ -22,9 +22,9 @@ struct AttendKernel {
   int k_bits, v_bits, d;
   bool bf16;
   bool k_bytes, v_bytes;  // integer products; for V up to 4 query rows
-  // Shape for so many query rows a KV head. out->warps and out->slots: what is asked for, 0 = the best known.
-  // kUnsupported when the device's shared memory is too small.
-  Status (*shape)(int rows, AttendShape* out);
+  // Shape for so many query rows a KV head, with raw tokens beside the packed ones or without. out->warps and
+  // out->slots: what is asked for, 0 = the best known. kUnsupported when the device's shared memory is too small.
+  Status (*shape)(int rows, bool raw, AttendShape* out);
   Status (*launch)(const AttendParams& p, const AttendShape& shape, void* stream);
 };
 

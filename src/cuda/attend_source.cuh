@@ -28,7 +28,7 @@ struct PairCursor {
   }
 };
 
-template <int kTileTokens, int kBlockBytes>
+template <int kTileTokens, int kBlockBytes, bool kRaw>
 class TileSource {
  public:
   static constexpr int kTileBytes = kTileTokens / kBlockTokens * kBlockBytes;
@@ -96,6 +96,12 @@ class TileSource {
     return shift;
   }
 
+  __device__ __forceinline__ int PackedLength(int length, int batch) const {
+    if constexpr (!kRaw) return length;
+    const RawTokens& raw = p_.raw;
+    return raw.PackedEnd(length, raw.begin != nullptr ? raw.begin[batch] : 0) - raw.sink;
+  }
+
   // Lane i: index in the pool of the first block of copy i % copies of tile ordinal + i / copies.
   __device__ uint32_t FirstBlock(int ordinal) const {
     const int t = first_ + (ordinal + lane_ / copies_) * step_;
@@ -110,7 +116,7 @@ class TileSource {
       begin = s.start + head * s.count;
     }
     const int token = (s.first + t - begin) * kTileTokens + lane_ % copies_ * copy_tokens_;
-    if (token >= s.length) return 0;  // nobody reads what is copied
+    if (token >= PackedLength(s.length, b)) return 0;  // nobody reads what is copied
     const int32_t id = p_.block_table[b * p_.table_stride + (token >> page_shift_)];
     if (id < 0) return 0;  // a page that has left the window
     return ((static_cast<uint32_t>(id) * kv_heads + head) << (page_shift_ - 4)) +

@@ -22,6 +22,8 @@ struct TileMath {
   static constexpr int kGroups = d / kGroupChannels, kSteps = d / 16;
   static constexpr int kQueryStride = 2 * d + 16;  // bytes of a row in shared memory, padded against bank conflicts
 
+  static constexpr int kRowTileCount = kRowTiles;
+  static constexpr bool kBf16 = KL::kBf16;
   static constexpr bool kKeyBytes = ByteLoader<KL>, kValueBytes = ByteLoader<VL>;
   static_assert(!kValueBytes || kRowTiles == 1, "bytes of weights need the columns of two rows");
   static constexpr float kRoom = kValueBytes ? 14.999f : 0.0f;  // a moved m is this far below the tile's largest
@@ -72,8 +74,9 @@ struct TileMath {
     }
   }
 
-  // tile: kBlocks blocks in shared memory.
-  __device__ __forceinline__ void Step(uint32_t tile, const TileView& view, int lane) {
+  // tile: kBlocks blocks, an address of shared memory, or a pointer (raw ones only).
+  template <class Tile, class View>
+  __device__ __forceinline__ void Step(Tile tile, const View& view, int lane) {
     float score[kBlocks][kRowTiles][4];
     if constexpr (kKeyBytes) {
       ScoresOfBytes(tile, score, lane);
@@ -100,9 +103,9 @@ struct TileMath {
   }
 
  private:
-  __device__ __forceinline__ void AddHalves(uint32_t tile, const TileView& view,
-                                            const float (&score)[kBlocks][kRowTiles][4], const float2 (&scale)[kBlocks],
-                                            int lane) {
+  template <class Tile, class View>
+  __device__ __forceinline__ void AddHalves(Tile tile, const View& view, const float (&score)[kBlocks][kRowTiles][4],
+                                            const float2 (&scale)[kBlocks], int lane) {
     uint32_t keep[kBlocks][2];  // raw values that nobody sees may be no numbers
     if constexpr (!VL::kScaled) {
 #pragma unroll
@@ -261,7 +264,8 @@ struct TileMath {
     }
   }
 
-  __device__ __forceinline__ void Scores(uint32_t tile, float (&score)[kBlocks][kRowTiles][4], int lane) const {
+  template <class Tile>
+  __device__ __forceinline__ void Scores(Tile tile, float (&score)[kBlocks][kRowTiles][4], int lane) const {
 #pragma unroll
     for (int k = 0; k < kBlocks; ++k) {
 #pragma unroll
@@ -285,12 +289,11 @@ struct TileMath {
   }
 
   // Scores become logits in base 2.
-  __device__ __forceinline__ void ScaleAndMask(uint32_t tile, const TileView& view,
-                                               float (&score)[kBlocks][kRowTiles][4], float2 (&scale)[kBlocks],
-                                               int lane) {
+  template <class Tile, class View>
+  __device__ __forceinline__ void ScaleAndMask(Tile tile, const View& view, float (&score)[kBlocks][kRowTiles][4],
+                                               float2 (&scale)[kBlocks], int lane) {
     const int g = lane / 4, c = lane % 4;
-    const int last = view.first_token + 16 * kBlocks, seen_by_all = view.length - view.q_len + 1;
-    const bool edge = last > seen_by_all || (view.window > 0 && view.first_token < view.length - view.window);
+    const bool edge = view.Edge(16 * kBlocks);
 #pragma unroll
     for (int k = 0; k < kBlocks; ++k) {
       float2 key = make_float2(1, 1);
@@ -355,7 +358,8 @@ struct TileMath {
   }
 
   // Softcap, ALiBi, and tokens that a row does not see.
-  static __device__ __forceinline__ void ChangeScores(const TileView& view, float (&score)[kBlocks][kRowTiles][4],
+  template <class View>
+  static __device__ __forceinline__ void ChangeScores(const View& view, float (&score)[kBlocks][kRowTiles][4],
                                                       float2 (&scale)[kBlocks], int g, int c) {
 #pragma unroll
     for (int k = 0; k < kBlocks; ++k) {
@@ -369,7 +373,7 @@ struct TileMath {
       for (int i = 0; i < 2; ++i) {
         const int row = view.row0 + Row(nt, 2 * c + i);
         const int end = min(view.length - view.q_len + 1 + row / view.group, view.length);
-        const int begin = view.window > 0 ? end - view.window : 0;
+        const auto seen = view.RowOf(end);
         const float slope = view.alibi_slopes != nullptr ? view.alibi_slopes[row % view.group] * kLog2E : 0.0f;
 #pragma unroll
         for (int k = 0; k < kBlocks; ++k) {
@@ -381,7 +385,7 @@ struct TileMath {
               x = view.softcap * (1.0f - __fdividef(2.0f, Exp2(x * view.two_over_softcap) + 1.0f));
             }
             x = fmaf(slope, static_cast<float>(token - end + 1), x);
-            if (token >= end || token < begin) x = -INFINITY;
+            if (seen.Hides(token)) x = -INFINITY;
           }
         }
       }

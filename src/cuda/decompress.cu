@@ -54,7 +54,7 @@ __device__ __forceinline__ void EmitRows(const WarpPlace& of, const HeadStats<d>
       x[k][j] = scale * (LiftedLevel(levels[k][j / 4], j % 4) - kLevelLift);
     }
   }
-  RowHadamard<d>(x, q);
+  RowHadamard<d, true>(x, q);
   const float inv_sqrt_d = 1.0f / sqrtf(static_cast<float>(d));
 #pragma unroll
   for (int k = 0; k < d / 32; ++k) {

@@ -8,8 +8,8 @@ namespace tersekv::cuda {
 
 Status CheckFormat(const Pool& pool) {
   const BlockLayout& b = pool.block;
-  if (b.d != 64 && b.d != 128 && b.d != 256) {
-    return Unsupported(fmt::format("head_dim {}: CUDA kernels do 64, 128 and 256", b.d));
+  if (b.d != 64 && b.d != 128 && b.d != 192 && b.d != 256) {
+    return Unsupported(fmt::format("head_dim {}: CUDA kernels do 64, 128, 192 and 256", b.d));
   }
   if (!BitsSupported(b.k_bits) || !BitsSupported(b.v_bits) || (b.k_bits == kRawBits) != (b.v_bits == kRawBits)) {
     return Unsupported(fmt::format(

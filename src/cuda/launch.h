@@ -19,6 +19,9 @@ Status ForHeadDim(int d, const char* kernel, F launch) {
     case 128:
       launch.template operator()<128>();
       break;
+    case 192:
+      launch.template operator()<192>();
+      break;
     default:
       launch.template operator()<256>();
   }

@@ -38,6 +38,19 @@ __device__ __forceinline__ Words<kBits> LoadWords(uint32_t group, int lane) {
   return r;
 }
 
+// The same from device memory.
+template <int kBits>
+__device__ __forceinline__ Words<kBits> LoadWords(const uint8_t* group, int lane) {
+  static_assert(kBits % 4 == 0);
+  Words<kBits> r;
+#pragma unroll
+  for (int w = 0; w < kBits; w += 4) {
+    const uint4 v = __ldcs(reinterpret_cast<const uint4*>(group + WordOffset(kBits, lane, w)));
+    r.w[w] = v.x, r.w[w + 1] = v.y, r.w[w + 2] = v.z, r.w[w + 3] = v.w;
+  }
+  return r;
+}
+
 // Operands of one unit, pairs of 16-bit floats. K: codes (0,1) (2,3) (4,5) (6,7); V: (0,2) (1,3) (4,6) (5,7).
 using Operands = uint32_t[4];
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 
+#include "src/base/host_device.h"
 #include "src/cuda/layout.h"
 #include "tersekv/spec.h"
 #include "tersekv/status.h"
@@ -102,6 +103,26 @@ struct MergeParams {
   float* lse = nullptr;  // [batch, heads, q_len] of everything, or null
 };
 
+// Tokens that attention reads raw, beside the packed ones: the first and the newest of each sequence. Position j lies
+// in page table[j / page_tokens] of a pool of raw pages of its own, packed token i is position sink + i. The query at
+// position p sees as packed [sink, PackedEnd(p + 1)), as raw what is before and behind.
+struct RawTokens {
+  const uint8_t* data = nullptr;  // null: there are none
+  bool bf16 = true;               // else f16
+  int page_tokens = 16;
+  const int32_t* table = nullptr;  // [batch, table_stride] page ids
+  int64_t table_stride = 0;
+  const int32_t* begin = nullptr;  // [batch] rows behind the sinks are there from this position on; or null: all
+  int sink = 0, window = 0;        // window: newest tokens, a query's own included
+  int packed_from = 0;             // a query with fewer tokens up to it sees all of them raw
+
+  // end: tokens up to a query, its own included; from: its sequence's `begin`, or 0.
+  TERSEKV_HOST_DEVICE int PackedEnd(int end, int from) const {
+    const int old = end - window > from ? end - window : from;
+    return end >= packed_from && old > sink ? old : sink;
+  }
+};
+
 struct AttendParams {
   Pool pool;
   Rows q, out;                           // [batch, q_len, heads, d]; the newest q_len tokens of each sequence
@@ -116,7 +137,9 @@ struct AttendParams {
   const float* alibi_slopes = nullptr;  // [heads] or null
   const float* sinks = nullptr;         // [heads] or null
   bool rotate_out = true;               // false: out stays in transformed value space, without scale and mean
-  void* workspace = nullptr;            // WorkspaceBytes(), planned by PlanAttend for these lengths and window
+  RawTokens raw;
+  float* l_packed = nullptr;  // [batch, q_len, heads] the packed tokens' share of the softmax's sum; or null
+  void* workspace = nullptr;  // WorkspaceBytes(), planned by PlanAttend for these lengths and window
 };
 
 // Whether pages of this format exist, here or in a build with CUDA; looks at numbers, not at memory.

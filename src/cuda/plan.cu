@@ -10,11 +10,19 @@ namespace {
 
 constexpr int kThreads = 1024;
 
-__device__ SequenceTiles TilesOf(const PlanShape& shape, int length) {
+__device__ SequenceTiles TilesOf(const PlanShape& shape, int b, int length) {
   SequenceTiles s{};
   s.length = max(length, 0);
   // The first query row is at position length - q_len and sees the `window` tokens up to it.
   const int seen = shape.window > 0 ? max(0, s.length - shape.q_len + 1 - shape.window) : 0;
+  if (shape.raw.data != nullptr && s.length > 0) {
+    // Packed tokens are numbered from the sinks on. One tile at least: who works on a pair reads its raw tokens, too.
+    const RawTokens& raw = shape.raw;
+    const int packed = raw.PackedEnd(s.length, raw.begin != nullptr ? raw.begin[b] : 0) - raw.sink;
+    s.first = max(0, seen - raw.sink) / shape.tile_tokens;
+    s.count = max(1, (packed + shape.tile_tokens - 1) / shape.tile_tokens - s.first);
+    return s;
+  }
   s.first = seen / shape.tile_tokens;
   s.count = (s.length + shape.tile_tokens - 1) / shape.tile_tokens - s.first;
   return s;
@@ -56,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) PlanKernel(PlanShape shape, const in
   for (int base = 0; base < shape.batch; base += kThreads) {
     const int b = base + thread;
     SequenceTiles s{};
-    if (b < shape.batch) s = TilesOf(shape, lengths[b]);
+    if (b < shape.batch) s = TilesOf(shape, b, lengths[b]);
     const int own = s.count * shape.kv_heads;
     int sum = own;  // inclusive, of the warp
     for (int i = 1; i < 32; i *= 2) {

@@ -44,19 +44,22 @@ struct Workspace {
   float* parts;
 };
 
-// A part: accumulators [rows][d], then (m, l) a row.
-constexpr size_t PartFloats(int rows, int d) { return static_cast<size_t>(rows) * static_cast<size_t>(d + 2); }
+// A part: accumulators [rows][d], then a row's terms: (m, l), with raw tokens (m, l, packed tokens' part of l, unused).
+constexpr int StateTermFloats(bool raw) { return raw ? 4 : 2; }
+constexpr size_t PartFloats(int rows, int d, bool raw) {
+  return static_cast<size_t>(rows) * static_cast<size_t>(d + StateTermFloats(raw));
+}
 
 // Offsets in bytes; every array starts at a multiple of 16.
 struct WorkspaceLayout {
   size_t sequences, counters, parts, bytes;
 
-  constexpr WorkspaceLayout(int blocks, int batch, int kv_heads, int row_tiles, int rows, int d)
+  constexpr WorkspaceLayout(int blocks, int batch, int kv_heads, int row_tiles, int rows, int d, bool raw)
       : sequences(sizeof(RangeStart) * static_cast<size_t>(blocks)),
         counters(sequences + sizeof(SequenceTiles) * static_cast<size_t>(batch)),
         parts((counters + 4 * static_cast<size_t>(batch) * static_cast<size_t>(kv_heads * row_tiles * rows) + 15) / 16 *
               16),
-        bytes(parts + 4 * PartFloats(rows, d) * 2 * static_cast<size_t>(blocks * row_tiles)) {}
+        bytes(parts + 4 * PartFloats(rows, d, raw) * 2 * static_cast<size_t>(blocks * row_tiles)) {}
 
   Workspace At(void* memory) const {
     uint8_t* p = static_cast<uint8_t*>(memory);
@@ -75,6 +78,7 @@ constexpr int RangeOf(int64_t tiles, int64_t tile, int64_t ranges) {
 
 struct PlanShape {
   int batch, kv_heads, q_len, window, tile_tokens, blocks, counters;  // counters: a pair
+  RawTokens raw;
 };
 
 }  // namespace tersekv::cuda

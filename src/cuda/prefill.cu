@@ -30,8 +30,7 @@ template <int d>
 __global__ void __launch_bounds__(kWarps * 32) TransformKernel(const __grid_constant__ TransformParams p) {
   constexpr int kWidth = d / 32;
   RowPlace at(p.heads, p.q_len);
-  const int lane = static_cast<int>(threadIdx.x % 32), channel = lane * kWidth,
-            count = min(kTokens, p.q_len - at.token);
+  const int lane = static_cast<int>(threadIdx.x % 32), count = min(kTokens, p.q_len - at.token);
   if (count <= 0) return;
   const bool scaled = p.pool.block.scaled();
   const int kv_head = at.head / (p.heads / p.pool.kv_heads);
@@ -39,12 +38,12 @@ __global__ void __launch_bounds__(kWarps * 32) TransformKernel(const __grid_cons
   float x[kTokens][kWidth], mean[kWidth] = {}, scale[kWidth];
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) {
-    LoadValues<kWidth>(p.q.data, p.q.type, at.In(p.q) + min(t, count - 1) * p.q.token_stride + channel, x[t]);
+    LoadRow<d>(p.q.data, p.q.type, at.In(p.q) + min(t, count - 1) * p.q.token_stride, lane, x[t]);
   }
   const uint32_t signs = scaled ? RowSigns<d>(p.pool, kv_head, Kv::kK, lane) : 0u;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
-    const int c = kv_head * d + channel + i;
+    const int c = kv_head * d + ChannelOf<d>(lane, i);
     if (scaled && p.pool.k.mean != nullptr) mean[i] = p.pool.k.mean[c];
     scale[i] = FlipSign(scaled && p.pool.k.scale != nullptr ? p.pool.k.scale[c] : 1.0f, signs >> i & 1u);
   }
@@ -56,11 +55,11 @@ __global__ void __launch_bounds__(kWarps * 32) TransformKernel(const __grid_cons
       product = fmaf(x[t][i], mean[i], product);
       x[t][i] *= scale[i];
     }
-    if (scaled) Hadamard<d>(x[t], lane);
+    if (scaled) Hadamard<d, false>(x[t], lane);
 #pragma unroll
     for (float& v : x[t]) v *= inv_sqrt_d;
     if (t >= count) continue;
-    StoreValues<kWidth>(p.out.data, p.out.type, at.In(p.out) + t * p.out.token_stride + channel, x[t]);
+    StoreRow<d>(p.out.data, p.out.type, at.In(p.out) + t * p.out.token_stride, lane, x[t]);
     if (p.bias == nullptr) continue;
     product = WarpSum(product);
     if (lane == 0) p.bias[at.lse + t] = p.scale * product;
@@ -99,8 +98,7 @@ template <int d>
 __device__ __forceinline__ void MergeRow(const MergeParams& p, const RowPlace& at, const ValueStats<d>& stats,
                                          float* place, int lane) {
   constexpr int kWidth = d / 32, kBatch = 4;  // parts in flight
-  const int channel = lane * kWidth;
-  const int64_t state = (static_cast<int64_t>(at.batch) * p.q_len + at.token) * p.heads * d + at.head * d + channel;
+  const int64_t state = (static_cast<int64_t>(at.batch) * p.q_len + at.token) * p.heads * d + at.head * d;
   Joined<kWidth> history;
   history.m = p.resume ? p.state_lse[at.lse] : -INFINITY;
   const float state_lse = history.m;
@@ -109,7 +107,7 @@ __device__ __forceinline__ void MergeRow(const MergeParams& p, const RowPlace& a
   history.m = WarpMax(history.m);
   float v[kBatch][kWidth], lse[kBatch];
   if (p.resume) {
-    LoadValues<kWidth>(p.state, Type::kF32, state, v[0]);
+    LoadRow<d>(p.state, Type::kF32, state, lane, v[0]);
     history.Add(state_lse, v[0]);
   }
 #pragma unroll 1
@@ -119,7 +117,7 @@ __device__ __forceinline__ void MergeRow(const MergeParams& p, const RowPlace& a
       const int part = min(first + i, p.count - 1);
       lse[i] = first + i < p.count ? p.parts[part].lse[at.lse] : -INFINITY;
       if (first + i < p.count) {
-        LoadValues<kWidth>(p.parts[part].rows, p.part.type, at.In(p.part) + channel, v[i]);
+        LoadRow<d>(p.parts[part].rows, p.part.type, at.In(p.part), lane, v[i]);
       }
     }
 #pragma unroll
@@ -127,17 +125,17 @@ __device__ __forceinline__ void MergeRow(const MergeParams& p, const RowPlace& a
   }
   float history_lse = history.Finish();
   if (p.out.data == nullptr) {
-    StoreValues<kWidth>(p.state, Type::kF32, state, history.acc);
+    StoreRow<d>(p.state, Type::kF32, state, lane, history.acc);
     if (lane == 0) p.state_lse[at.lse] = history_lse;
     return;
   }
   if (p.pool.block.scaled() && history_lse > -INFINITY) {
-    Hadamard<d>(history.acc, lane);
+    Hadamard<d, true>(history.acc, lane);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) place[RowChannel(channel + i)] = history.acc[i];
+    for (int i = 0; i < kWidth; ++i) place[RowChannel(ChannelOf<d>(lane, i))] = history.acc[i];
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) history.acc[i] = fmaf(place[channel + i], stats.scale[i], stats.mean[i]);
+    for (int i = 0; i < kWidth; ++i) history.acc[i] = fmaf(place[ChannelOf<d>(lane, i)], stats.scale[i], stats.mean[i]);
     __syncwarp();
     if (p.bias != nullptr) history_lse += p.bias[at.lse];
   }
@@ -146,11 +144,11 @@ __device__ __forceinline__ void MergeRow(const MergeParams& p, const RowPlace& a
   all.m = fmaxf(history_lse, own_lse);
   all.Add(history_lse, history.acc);
   if (p.own.data != nullptr) {
-    LoadValues<kWidth>(p.own.data, p.own.type, at.In(p.own) + channel, v[0]);
+    LoadRow<d>(p.own.data, p.own.type, at.In(p.own), lane, v[0]);
     all.Add(own_lse, v[0]);
   }
   const float total_lse = all.Finish();
-  StoreValues<kWidth>(p.out.data, p.out.type, at.In(p.out) + channel, all.acc);
+  StoreRow<d>(p.out.data, p.out.type, at.In(p.out), lane, all.acc);
   if (p.lse != nullptr && lane == 0) p.lse[at.lse] = total_lse;
 }
 
@@ -165,7 +163,7 @@ __global__ void __launch_bounds__(kWarps * 32) MergeKernel(const __grid_constant
   const float inv_sqrt_d = 1.0f / sqrtf(static_cast<float>(d));
 #pragma unroll
   for (int i = 0; i < d / 32; ++i) {
-    const int c = kv_head * d + lane * (d / 32) + i;
+    const int c = kv_head * d + ChannelOf<d>(lane, i);
     stats.scale[i] = FlipSign(p.pool.v.scale != nullptr ? inv_sqrt_d * p.pool.v.scale[c] : inv_sqrt_d, signs >> i & 1u);
     stats.mean[i] = p.pool.v.mean != nullptr ? p.pool.v.mean[c] : 0.0f;
   }

@@ -34,8 +34,34 @@ __device__ __forceinline__ float TreeSum(float (&sum)[8]) {
   return sum[0];
 }
 
+// The outer factor of 192 channels, number 2 k + q / 2 of 12; sums in ascending column.
+template <bool kTransposed>
+__device__ __forceinline__ void RowPaley(float (&x)[6][8], int q) {
+  float sum[6][8];
+  uint32_t signs[6];
+#pragma unroll
+  for (int k = 0; k < 6; ++k) signs[k] = kPaleySigns[kTransposed ? 1 : 0].row[2 * k + q / 2];
+#pragma unroll
+  for (int c = 0; c < 12; ++c) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float v = __shfl_sync(kFullWarp, x[c / 2][j], c % 2 * 2 + q % 2, kRowLanes);
+#pragma unroll
+      for (int k = 0; k < 6; ++k) {
+        const float term = FlipSign(v, signs[k] >> c & 1u);
+        sum[k][j] = c == 0 ? term : sum[k][j] + term;
+      }
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < 6; ++k) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) x[k][j] = sum[k][j];
+  }
+}
+
 // Two channels `stride` apart of a lane become their sum and difference.
-template <int d>
+template <int d, bool kTransposed = false>
 __device__ __forceinline__ void RowHadamard(RowPart<d>& x, int q) {
 #pragma unroll
   for (int stride = 1; stride < 8; stride *= 2) {
@@ -50,7 +76,7 @@ __device__ __forceinline__ void RowHadamard(RowPart<d>& x, int q) {
     }
   }
 #pragma unroll
-  for (int stride = 1; stride < kRowLanes; stride *= 2) {
+  for (int stride = 1; stride < (kPaley<d> ? 2 : kRowLanes); stride *= 2) {
     const float sign = (q & stride) != 0 ? -1.0f : 1.0f;
 #pragma unroll
     for (auto& v : x) {
@@ -58,8 +84,9 @@ __device__ __forceinline__ void RowHadamard(RowPart<d>& x, int q) {
       for (float& f : v) f = __fmaf_rn(sign, f, __shfl_xor_sync(kFullWarp, f, stride));  // +-f + other, rounded once
     }
   }
+  if constexpr (kPaley<d>) RowPaley<kTransposed>(x, q);
 #pragma unroll
-  for (int stride = 1; stride < d / 32; stride *= 2) {
+  for (int stride = 1; stride < (kPaley<d> ? 1 : d / 32); stride *= 2) {
 #pragma unroll
     for (int k = 0; k < d / 32; ++k) {
       if ((k & stride) != 0) continue;

@@ -41,11 +41,12 @@ TERSEKV_ENDS_WITH(tersekv_attention, lse);
 TERSEKV_ENDS_WITH(tersekv_usage, bits_effective);
 TERSEKV_ENDS_WITH(tersekv_cuda_format, seed);
 TERSEKV_ENDS_WITH(tersekv_cuda_pool, v_inv_scale);
+TERSEKV_ENDS_WITH(tersekv_cuda_raw, begin);
 TERSEKV_ENDS_WITH(tersekv_cuda_tokens, not_finite);
-TERSEKV_ENDS_WITH(tersekv_cuda_attention, workspace);
+TERSEKV_ENDS_WITH(tersekv_cuda_attention, raw);
 static_assert(sizeof(tersekv_attention) == 88 && sizeof(tersekv_usage) == 64 && sizeof(tersekv_cuda_format) == 40 &&
                   sizeof(tersekv_cuda_pool) == 80 && sizeof(tersekv_cuda_tokens) == 120 &&
-                  sizeof(tersekv_cuda_attention) == 184,
+                  sizeof(tersekv_cuda_attention) == 200 && sizeof(tersekv_cuda_raw) == 48,
               "a struct that grows needs its old size in the library, and a test as FirstCacheConfig's");
 
 class CApiStep : public ::testing::Test {

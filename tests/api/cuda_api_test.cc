@@ -56,7 +56,7 @@ TEST(CudaApi, RefusesByName) {
 
 TEST(CudaApi, SaysWhereAPageKeepsWhat) {
   for (const char* spec : {"k2v3+sink=0+win=0", "k4v5+sink=0+win=0", "k6v8+sink=0+win=0", "bf16"}) {
-    for (const int d : {64, 128, 256}) {
+    for (const int d : {64, 128, 192, 256}) {
       tersekv_cuda_format format;
       ASSERT_EQ(tersekv_cuda_format_of(spec, d, &format), TERSEKV_OK);
       tersekv_cuda_block block = {};
@@ -115,6 +115,26 @@ TEST(CudaApi, ChecksWhatItIsGiven) {
   refused([](auto*, auto*, auto* f) { f->raw_dtype = 0; }, "raw_dtype 0");
   refused([](auto* a, auto*, auto*) { a->q.dtype = 3; }, "q.dtype is 3");
   refused([](auto* a, auto*, auto*) { a->out.head_stride = 24; }, "24 bytes");
+  tersekv_cuda_format raw_format = {}, narrow = {};
+  ASSERT_EQ(tersekv_cuda_format_of("bf16", 128, &raw_format), TERSEKV_OK);
+  ASSERT_EQ(tersekv_cuda_format_of("bf16", 64, &narrow), TERSEKV_OK);
+  const auto raw_refused = [&](auto change, const char* text) {
+    tersekv_cuda_pool pool = {};
+    pool.struct_size = sizeof pool;
+    pool.format = &raw_format;
+    pool.kv_heads = 8;
+    tersekv_cuda_raw raw = {};
+    raw.struct_size = sizeof raw;
+    raw.pool = &pool;
+    change(&raw, &pool);
+    refused([&](auto* a, auto*, auto*) { a->raw = &raw; }, text);
+  };
+  raw_refused([](auto* r, auto*) { r->struct_size = 7; }, "tersekv_cuda_raw.struct_size is 7");
+  raw_refused([](auto* r, auto*) { r->pool = nullptr; }, "pool is NULL");
+  raw_refused([&](auto*, auto* p) { p->format = &format; }, "raw.pool holds 4 and 4 bits");
+  raw_refused([&](auto*, auto* p) { p->format = &narrow; }, "head_dim 64 and 8 KV heads beside 128 and 8");
+  raw_refused([](auto*, auto* p) { p->kv_heads = 4; }, "head_dim 128 and 4 KV heads beside 128 and 8");
+  raw_refused([](auto*, auto*) {}, "raw.pool.pages is NULL");
   EXPECT_EQ(tersekv_cuda_workspace_bytes(nullptr, nullptr), TERSEKV_INVALID_ARGUMENT);
   EXPECT_EQ(tersekv_cuda_append(nullptr, 0), TERSEKV_INVALID_ARGUMENT);
 }
@@ -152,6 +172,27 @@ TEST(CudaApi, PrefillAndLatentsAreRefusedByName) {
   latents.norm = 9;
   EXPECT_EQ(tersekv_cuda_latent_page_bytes(&latents), 0u);
   EXPECT_THAT(tersekv_last_error(), HasSubstr("norm 9"));
+}
+
+// A program that was built before attention had l_packed and raw: what lies behind its struct is not looked at.
+TEST(CudaApi, TakesTheFirstAttentionStruct) {
+  tersekv_cuda_format format = {};
+  ASSERT_EQ(tersekv_cuda_format_of("k4v4+sink=0+win=0", 128, &format), TERSEKV_OK);
+  tersekv_cuda_pool pool = {};
+  pool.struct_size = sizeof pool;
+  pool.format = &format;
+  pool.kv_heads = 8;
+  tersekv_cuda_attention attention = {};
+  attention.struct_size = 184;
+  attention.pool = &pool;
+  attention.batch = 1, attention.heads = 32, attention.q_len = 1;
+  const tersekv_cuda_raw nonsense = {};
+  attention.raw = &nonsense;
+  size_t bytes = 0;
+  EXPECT_NE(tersekv_cuda_workspace_bytes(&attention, &bytes), TERSEKV_INVALID_ARGUMENT) << tersekv_last_error();
+  attention.struct_size = sizeof attention;
+  EXPECT_EQ(tersekv_cuda_workspace_bytes(&attention, &bytes), TERSEKV_INVALID_ARGUMENT);
+  EXPECT_THAT(tersekv_last_error(), HasSubstr("tersekv_cuda_raw.struct_size is 0"));
 }
 
 TEST(CudaApi, DescribesOrSaysWhyNot) {

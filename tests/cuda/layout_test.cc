@@ -61,7 +61,7 @@ TEST(CudaLayout, StoredCodesAreARelabelling) {
 
 TEST(CudaLayout, BytesAreThoseOfTheRecords) {
   for (const int bits : {2, 3, 4, 5, 6, 8}) {
-    for (const int d : {64, 128, 256}) {
+    for (const int d : {64, 128, 192, 256}) {
       const BlockLayout block{bits, 4, d};
       EXPECT_EQ(block.bytes(), kBlockTokens * (d * bits / 8 + 2 + d / 2 + 2));
       EXPECT_EQ(block.bytes() % 16, 0);

@@ -6,53 +6,15 @@
 #include <vector>
 
 #include "tersekv/cuda_api.h"
+#include "tests/cuda/gpu/abi_structs.h"
 #include "tests/cuda/gpu/attend_case.h"
 #include "tests/cuda/gpu/checks.h"
 
 namespace tersekv::gpu {
 namespace {
 
-void Abi(tersekv_status status) {
-  if (status == TERSEKV_OK) return;
-  std::printf("%s\n", tersekv_last_error());
-  std::exit(1);
-}
-
-int64_t BytesOf(cuda::Type type) { return type == cuda::Type::kF32 ? 4 : 2; }
-
-tersekv_cuda_rows RowsOf(const cuda::Rows& rows) {
-  const int64_t bytes = BytesOf(rows.type);
-  return {rows.data, static_cast<int32_t>(rows.type), rows.batch_stride * bytes, rows.token_stride * bytes,
-          rows.head_stride * bytes};
-}
-
-tersekv_cuda_format FormatOf(const cuda::Pool& pool) {
-  tersekv_cuda_format f = {};
-  f.struct_size = sizeof f;
-  f.head_dim = pool.block.d;
-  f.k_bits = pool.block.k_bits;
-  f.v_bits = pool.block.v_bits;
-  f.raw_dtype = pool.bf16 ? TERSEKV_BF16 : TERSEKV_F16;
-  f.k_norm = TERSEKV_NORM_UNBIASED;
-  f.v_norm = TERSEKV_NORM_LS;
-  f.page_tokens = pool.page_tokens;
-  f.seed = pool.seed;
-  return f;
-}
-
-tersekv_cuda_pool PoolOf(const cuda::Pool& pool, const tersekv_cuda_format* format, void* pages) {
-  tersekv_cuda_pool p = {};
-  p.struct_size = sizeof p;
-  p.format = format;
-  p.pages = pages;
-  p.kv_heads = pool.kv_heads;
-  p.layer = pool.layer;
-  p.k_mean = pool.k.mean, p.k_scale = pool.k.scale, p.k_inv_scale = pool.k.inv_scale;
-  p.v_mean = pool.v.mean, p.v_scale = pool.v.scale, p.v_inv_scale = pool.v.inv_scale;
-  return p;
-}
-
-tersekv_cuda_attention AttentionOf(const cuda::AttendParams& p, const tersekv_cuda_pool* pool) {
+tersekv_cuda_attention AttentionOf(const cuda::AttendParams& p, const tersekv_cuda_pool* pool,
+                                   const tersekv_cuda_raw* raw) {
   tersekv_cuda_attention a = {};
   a.struct_size = sizeof a;
   a.pool = pool;
@@ -72,6 +34,8 @@ tersekv_cuda_attention AttentionOf(const cuda::AttendParams& p, const tersekv_cu
   a.sinks = p.sinks;
   a.transformed_out = p.rotate_out ? 0 : 1;
   a.workspace = p.workspace;
+  a.l_packed = p.l_packed;
+  a.raw = raw;
   return a;
 }
 
@@ -131,21 +95,27 @@ void CheckAbi(bool small) {
   const uint64_t handle = reinterpret_cast<uint64_t>(stream);
   std::string text(300, '\0');
   for (int i = 0; i < (small ? 2 : 6); ++i) {
-    AttendCase c = AttendCase::Make(HistoryShape{}, i, small, &random);
+    HistoryShape shape;
+    shape.has_raw = i % 2 == 1;
+    AttendCase c = AttendCase::Make(shape, i, small, &random);
     const cuda::AttendParams p = c.Params();
     const tersekv_cuda_format format = FormatOf(p.pool);
     GPU_EXPECT(tersekv_cuda_page_bytes(&format, p.pool.kv_heads) == p.pool.page_bytes(), "page bytes");
     const tersekv_cuda_pool pool = PoolOf(p.pool, &format, p.pool.data);
-    const tersekv_cuda_attention a = AttentionOf(p, &pool);
+    const tersekv_cuda_format raw_format = FormatOf(c.history->raw_pool());
+    const tersekv_cuda_pool raw_pool = PoolOf(c.history->raw_pool(), &raw_format, c.history->raw_pool().data);
+    const tersekv_cuda_raw raw = RawOf(p.raw, &raw_pool);
+    const tersekv_cuda_attention a = AttentionOf(p, &pool, shape.has_raw ? &raw : nullptr);
     size_t bytes = 0;
     Abi(tersekv_cuda_workspace_bytes(&a, &bytes));
     GPU_EXPECT(bytes == c.workspace.size(), "workspace of %zu bytes, want %zu", bytes, c.workspace.size());
     Abi(tersekv_cuda_describe(&format, c.heads, p.pool.kv_heads, c.q_len, text.data(), text.size()));
     GPU_EXPECT(text.find("4 and 4 bits") != std::string::npos, "'%s'", text.c_str());
-    CheckTokens(*c.history, pool, handle);
+    if (!shape.has_raw) CheckTokens(*c.history, pool, handle);
 
     std::vector<float> want, want_lse, got, got_lse;
     c.Run(&want, &want_lse);
+    const std::vector<float> want_packed = c.l_packed.Download();
     c.Poison();
     Cuda(cudaDeviceSynchronize());
     cudaGraph_t graph;
@@ -160,6 +130,7 @@ void CheckAbi(bool small) {
     c.Read(&got, &got_lse);
     GPU_EXPECT(std::memcmp(want.data(), got.data(), want.size() * 4) == 0, "%s: C ABI differs", c.Name().c_str());
     GPU_EXPECT(std::memcmp(want_lse.data(), got_lse.data(), want_lse.size() * 4) == 0, "%s: lse", c.Name().c_str());
+    GPU_EXPECT(want_packed == c.l_packed.Download(), "%s: l_packed", c.Name().c_str());
     Cuda(cudaGraphExecDestroy(exec));
     Cuda(cudaGraphDestroy(graph));
   }

@@ -150,7 +150,7 @@ void CheckAppend(bool small) {
   int64_t values = 0;
   uint64_t seed = 1;
   const int widths[] = {2, 3, 4, 5, 6, 8};
-  for (const int d : {64, 128, 256}) {
+  for (const int d : {64, 128, 192, 256}) {
     for (int i = 0; i < 6; ++i) {
       HistoryShape shape;
       shape.k_bits = widths[i];

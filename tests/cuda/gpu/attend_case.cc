@@ -31,6 +31,19 @@ AttendCase AttendCase::Make(HistoryShape shape, int index, bool small, Random* r
     c.q_type = static_cast<cuda::Type>(random->Below(3));
     if (index % 6 == 5) c.out_type = index % 4 == 1 ? cuda::Type::kF16 : cuda::Type::kBF16;
   }
+  if (shape.has_raw) {
+    shape.q_len = c.q_len;
+    const int sinks[] = {4, 0, 64, 17}, windows[] = {128, 40, 1, 0, 300};
+    shape.sink = sinks[index % 4];
+    shape.raw_window = windows[index % 5];
+    shape.packed_from = index % 3 == 0 ? shape.sink + 128 : 0;
+    shape.raw_bf16 = index % 2 == 0;
+    shape.raw_page = index % 3 == 1 ? 64 : 16;
+    for (const int length : shape.lengths) {
+      if (index % 4 != 2) break;
+      shape.raw_begin.push_back(std::max(0, length - c.q_len - random->Below(100)));
+    }
+  }
   if (shape.k_bits == cuda::kRawBits && shape.bf16) c.q_type = cuda::Type::kBF16;
   c.history = std::make_shared<const History>(shape);
 
@@ -55,6 +68,7 @@ AttendCase AttendCase::Make(HistoryShape shape, int index, bool small, Random* r
   if (!c.sinks.empty()) c.device_sinks = DeviceArray<float>(c.sinks);
   if (!c.slopes.empty()) c.device_slopes = DeviceArray<float>(c.slopes);
   c.lse = DeviceArray<float>(n / static_cast<size_t>(shape.d));
+  c.l_packed = DeviceArray<float>(n / static_cast<size_t>(shape.d));
   size_t bytes = 0;
   Ok(cuda::WorkspaceBytes(c.Params(), &bytes));
   c.workspace = DeviceArray<uint8_t>(bytes);
@@ -81,6 +95,8 @@ cuda::AttendParams AttendCase::Params() const {
   p.sinks = device_sinks.get();
   p.alibi_slopes = device_slopes.get();
   p.rotate_out = rotate_out;
+  p.raw = history->raw();
+  p.l_packed = l_packed.get();
   p.workspace = workspace.get();
   return p;
 }
@@ -94,6 +110,7 @@ void AttendCase::Poison() {
   if (out32.size() > 0) out32.Poison();
   if (out16.size() > 0) out16.Poison();
   lse.Poison();
+  l_packed.Poison();
 }
 
 void AttendCase::Read(std::vector<float>* out, std::vector<float>* lse_out) const {
@@ -119,7 +136,11 @@ std::string AttendCase::Name() const {
          std::to_string(s.page_tokens) + " heads " + std::to_string(heads) + "/" + std::to_string(s.kv_heads) +
          " q_len " + std::to_string(q_len) + " window " + std::to_string(window) + (softcap > 0 ? " softcap" : "") +
          (sinks.empty() ? "" : " sinks") + (slopes.empty() ? "" : " alibi") + (s.stats ? " stats" : "") +
-         (rotate_out ? "" : " unrotated");
+         (rotate_out ? "" : " unrotated") +
+         (!s.has_raw ? ""
+                     : std::string(s.raw_bf16 ? " raw bf16" : " raw f16") + " sink " + std::to_string(s.sink) +
+                           " win " + std::to_string(s.raw_window) + " from " + std::to_string(s.packed_from) +
+                           (s.raw_begin.empty() ? "" : " begin"));
 }
 
 }  // namespace tersekv::gpu

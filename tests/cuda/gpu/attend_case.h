@@ -18,7 +18,7 @@ struct AttendCase {
   cuda::Type q_type = cuda::Type::kF32, out_type = cuda::Type::kF32;
   std::vector<float> q;              // [batch, q_len, heads, d], as the device reads it
   std::vector<float> sinks, slopes;  // [heads] or empty
-  DeviceArray<float> q32, out32, device_sinks, device_slopes, lse;
+  DeviceArray<float> q32, out32, device_sinks, device_slopes, lse, l_packed;
   DeviceArray<uint16_t> q16, out16;
   DeviceArray<uint8_t> workspace;
 

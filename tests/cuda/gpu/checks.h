@@ -9,7 +9,8 @@ void CheckNotFinite();
 void CheckDecompress(bool small);
 void CheckPrefill(bool small);
 void CheckLatents(bool small);
-void CheckAttend(bool small);
+void CheckAttend(bool small, bool raw);  // raw: with sinks and newest tokens beside the packed ones
+void CheckRing();
 void CheckGraph();
 void CheckStreams();
 void CheckLong();

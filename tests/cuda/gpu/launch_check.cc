@@ -135,6 +135,21 @@ void CheckRefusals() {
   refused([](cuda::AttendParams* p) { p->q.head_stride = 3; }, "16 bytes");
   refused([](cuda::AttendParams* p) { p->workspace = nullptr; }, "WorkspaceBytes");
   refused([](cuda::AttendParams* p) { p->block_table = nullptr; }, "block_table");
+  static uint8_t memory[32];  // not looked at
+  const auto raw_refused = [&](auto change, const char* text) {
+    refused(
+        [&](cuda::AttendParams* p) {
+          p->raw.data = memory + (16 - reinterpret_cast<uintptr_t>(memory) % 16) % 16;
+          change(p);
+        },
+        text);
+  };
+  raw_refused([](cuda::AttendParams*) {}, "raw tokens' table");
+  raw_refused([](cuda::AttendParams* p) { ++p->raw.data; }, "raw pool's memory");
+  raw_refused([](cuda::AttendParams* p) { p->raw.page_tokens = 24; }, "24 tokens a raw page");
+  raw_refused([](cuda::AttendParams* p) { p->raw.window = -1; }, "must not be negative");
+  raw_refused([](cuda::AttendParams* p) { p->pool.v.scale = p->pool.v.mean, p->pool.v.inv_scale = nullptr; },
+              "v_inv_scale");
 }
 
 }  // namespace tersekv::gpu

@@ -27,8 +27,10 @@ int main(int argc, char** argv) {
                 {"decompress", CheckDecompress, false},
                 {"prefill", CheckPrefill, false},
                 {"latents", CheckLatents, false},
-                {"attend", CheckAttend, false},
+                {"attend", [](bool s) { CheckAttend(s, false); }, false},
+                {"raw", [](bool s) { CheckAttend(s, true); }, false},
                 {"abi", CheckAbi, false},
+                {"ring", [](bool) { CheckRing(); }, false},
                 {"graph", [](bool) { CheckGraph(); }, true},
                 {"streams", [](bool) { CheckStreams(); }, true},
                 {"long", [](bool) { CheckLong(); }, true}};
