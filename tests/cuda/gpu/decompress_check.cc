@@ -177,7 +177,7 @@ void CheckRefused(const History& h) {
 void CheckDecompress(bool small) {
   const int widths[] = {2, 3, 4, 5, 6, 8};
   uint64_t seed = 40;
-  for (const int d : {64, 128, 256}) {
+  for (const int d : {64, 128, 192, 256}) {
     for (int i = 0; i < 6; ++i) {
       HistoryShape shape;
       shape.k_bits = widths[i];

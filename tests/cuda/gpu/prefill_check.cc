@@ -248,7 +248,7 @@ void CheckPrefill(bool small) {
   CheckRefused();
   int cases = 0;
   const int widths[][2] = {{4, 4}, {3, 3}, {2, 8}, {8, 2}, {6, 5}, {5, 6}};
-  for (const int d : {64, 128, 256}) {
+  for (const int d : {64, 128, 192, 256}) {
     for (int i = 0; i < (small ? 2 : 6); ++i) {
       HistoryShape shape;
       shape.k_bits = widths[i][0], shape.v_bits = widths[i][1];
