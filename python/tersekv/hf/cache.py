@@ -33,8 +33,9 @@ class TerseCache(DynamicCache):
     bytes that it takes, scratch included (0: none); what does not fit raises MemoryError. A forward pass that fails in
     any layer is taken back in all of them. fold_output_rotation: the model's weights take in the rotation of the values
     (fold.py), so that outputs need none back; with for_model, which folds a model that is not.
-    device: None (where the model's keys arrive), "cpu" or "cuda". On CUDA pages lie in device memory and hold no raw
-    sinks and window (docs/python.md). A cache is for one thread at a time; deep copies of it may run in other ones.
+    device: None (where the model's keys arrive), "cpu" or "cuda". On CUDA pages and
+    raw rows lie in device memory, and some things differ (docs/python.md). A cache is for one thread at a time; deep copies
+    of it may run in other ones (on CUDA: in the same one).
 
     The model's attention must be 'tersekv' (patch_model(model), or attn_implementation="tersekv"): it computes from packed
     pages. With any other one the cache still answers rightly by decoding its history each step, and warns once.
