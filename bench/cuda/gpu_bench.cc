@@ -405,8 +405,7 @@ int main(int argc, char** argv) {
   } else {
     std::printf(
         "usage: tersekv_gpu_bench attend SHAPES SPECS [--warps N] [--slots N] [--page N] [--sink N --win N] | append "
-        "SPECS | latents BITS
-");
+        "SPECS | latents BITS\n");
     return 2;
   }
   return failures == 0 ? 0 : 1;

@@ -10,6 +10,7 @@
 
 namespace {
 
+using tersekv::InvalidArgument;
 using tersekv::Status;
 using tersekv::c::CheckFormat;
 using tersekv::c::CheckSize;

@@ -57,7 +57,7 @@ __device__ __forceinline__ void PrepareRow(const Parameters& p, int batch, int r
     x[i] = FlipSign(x[i], signs >> i & 1u);
   }
   product = WarpSum(product);
-  Hadamard<kLatent>(x, lane);
+  Hadamard<kLatent, false>(x, lane);
   constexpr float kInvSqrt = 1.0f / 22.6274170f;
   float largest = 0, largest_rotary = fmaxf(fabsf(r[0]), fabsf(r[1]));
 #pragma unroll
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(128) LatentJoinKernel(const __grid_constant__ 
     for (int j = 0; j < 16; ++j) x[j] = fmaf(f, v[j], x[j]);
   }
   const float inverse = l > 0 ? 1.0f / l : 0.0f;
-  Hadamard<kLatent>(x, lane);
+  Hadamard<kLatent, true>(x, lane);
   const SideStats& stats = p.pool.stats;
   const uint32_t signs =
       static_cast<uint32_t>(SignWord(p.pool.seed, p.pool.layer, 0, false, channel / 64) >> (channel % 64));
