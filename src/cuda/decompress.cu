@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pages -> rows, bit-equal to VectorCodec::Decode. A warp takes 16 tokens of one KV head and side at a time; when they
-// are a block, its words are loaded whole and become rows in registers, four lanes a row; other tokens' codes are read
-// one by one. Compiled without contraction.
+// Pages -> rows, bit-equal to VectorCodec::Decode. A warp takes 16 tokens of one KV head and side at a time: the words
+// of a block are loaded whole and become rows in registers, four lanes a row; codes of tokens that are not with all
+// others of their block are read one by one. Compiled without contraction.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -83,15 +83,15 @@ __device__ __forceinline__ float ScaleOf(const WarpPlace& of, const uint8_t* blo
   return BF16ToF32(reinterpret_cast<const uint16_t*>(block + of.p.pool.block.scales(of.side))[place]);
 }
 
-// 16 tokens from anywhere.
+// Of tokens row ... row + 15 those of the mask, from anywhere.
 template <int d>
-__device__ __forceinline__ void EmitSingles(const WarpPlace& of, const HeadStats<d>& stats, int row) {
+__device__ __forceinline__ void EmitSingles(const WarpPlace& of, const HeadStats<d>& stats, int row, uint32_t mask) {
   const int q = of.lane % kRowLanes, bits = of.p.pool.block.bits(of.side);
 #pragma unroll 1
   for (int i = 0; i < 2; ++i) {
-    const int token = row + kStepRows * i + of.lane / kRowLanes;
-    const int64_t slot = of.Slot(token);
-    if (__all_sync(kFullWarp, slot < 0) != 0) continue;
+    if ((mask >> (kStepRows * i) & 0xffu) == 0) continue;
+    const int within = kStepRows * i + of.lane / kRowLanes, token = row + within;
+    const int64_t slot = (mask >> within & 1u) != 0 ? of.Slot(token) : -1;
     const int64_t from = slot < 0 ? 0 : slot;  // some row: it is not stored
     const uint8_t* block = of.BlockOf(from);
     const int place = static_cast<int>(from % kBlockTokens);
@@ -151,12 +151,9 @@ __device__ __forceinline__ void DecompressSide(const WarpPlace& of, const HeadSt
     rows.Fill(of.side, words, of.lane);
     next = of.Find(min(step + warps, p.steps - 1));
     load();  // a step ahead
+    if (now.singles != 0) EmitSingles<d>(of, stats, step * kBlockTokens, now.singles);
     if (now.block == nullptr) {
-      if (p.slots != nullptr) {
-        EmitSingles<d>(of, stats, now.row);
-      } else {
-        EmitZeros<d>(of, now);
-      }
+      if (p.slots == nullptr) EmitZeros<d>(of, now);
       continue;
     }
 #pragma unroll
@@ -174,7 +171,7 @@ __device__ __forceinline__ void DecompressRaw(const WarpPlace& of, int warp, int
   const DecompressLaunch& p = of.p;
 #pragma unroll 1
   for (int step = warp; step < p.steps; step += warps) {
-    const Step now = of.Find(step);
+    const Step now = p.slots != nullptr ? Step{nullptr, 0, step * kBlockTokens, 0, 0} : of.Find(step);
 #pragma unroll 1
     for (int i = 0; i < kBlockTokens && now.row + i < p.tokens; ++i) {
       const int64_t slot = p.slots != nullptr ? of.Slot(now.row + i) : 0;

@@ -22,11 +22,12 @@ __device__ __forceinline__ float LiftedLevel(uint32_t bytes, int i) {
   return __uint_as_float(Permute(bytes, 0x47000000u, 0x7404 + (i << 4)));
 }
 
-// 16 tokens that a warp decodes at a time.
+// What a warp decodes at a time: a block that starts in 16 tokens, and those of them that are in none.
 struct Step {
-  const uint8_t* block;  // they are this block's, in order; null: they are not
-  int batch, row;        // where the first one goes
+  const uint8_t* block;  // null: there is none
+  int batch, row;        // where its first token goes
   int rows;              // of a range: tokens that there are; the others become zeros
+  uint32_t singles;      // of slots: bit i: token 16 step + i lies alone
 };
 
 // A warp's place: one KV head and side.
@@ -42,7 +43,9 @@ struct WarpPlace {
                           (static_cast<int>(slot) & (pool.page_tokens - 1)) / kBlockTokens;
     return pool.data + block * pool.block.bytes();
   }
-  __device__ __forceinline__ int64_t Slot(int token) const { return token < p.tokens ? p.slots[token] : -1; }
+  __device__ __forceinline__ int64_t Slot(int token) const {
+    return token >= 0 && token < p.tokens ? p.slots[token] : -1;
+  }
 
   __device__ __forceinline__ Step Find(int step) const {
     if (p.slots == nullptr) {
@@ -54,13 +57,39 @@ struct WarpPlace {
         const int64_t page = p.block_table[batch * p.table_stride + (token >> p.page_shift)];
         if (page >= 0) block = BlockOf((page << p.page_shift) + (token & (p.pool.page_tokens - 1)));
       }
-      return {block, batch, row, block != nullptr ? rows : 0};
+      return {block, batch, row, block != nullptr ? rows : 0, 0};
     }
-    const int row = step * kBlockTokens;
-    const int64_t base = Slot(row + lane % kBlockTokens) - lane % kBlockTokens;
-    const int64_t first = __shfl_sync(kFullWarp, base, 0);
-    const bool whole = __all_sync(kFullWarp, base == first) != 0 && first >= 0 && first % kBlockTokens == 0;
-    return {whole ? BlockOf(first) : nullptr, 0, row, kBlockTokens};
+    return FindBlock(step * kBlockTokens);
+  }
+
+  // Of slots: the block whose 16 tokens, in order, start in tokens first ... first + 15.
+  __device__ __forceinline__ Step FindBlock(int first) const {
+    const int64_t slot = Slot(first - kBlockTokens + lane);  // lane i has token first - 16 + i
+    const int64_t base = slot - lane + kBlockTokens, common = __shfl_sync(kFullWarp, base, kBlockTokens);
+    const uint32_t equal = __ballot_sync(kFullWarp, base == common);
+    if (equal >> kBlockTokens == 0xffffu && common >= 0 && common % kBlockTokens == 0) {  // the rule
+      return {BlockOf(common), 0, first, kBlockTokens, 0};
+    }
+    const int64_t later = Slot(lane < kBlockTokens ? first + kBlockTokens + lane : -1);
+    int64_t next = __shfl_down_sync(kFullWarp, slot, 1);
+    const int64_t last = __shfl_sync(kFullWarp, later, 0), later_next = __shfl_down_sync(kFullWarp, later, 1);
+    if (lane == 31) next = last;
+    uint64_t run = __ballot_sync(kFullWarp, slot >= 0 && next == slot + 1);
+    run |= static_cast<uint64_t>(__ballot_sync(kFullWarp, later >= 0 && later_next == later + 1)) << 32;
+    run &= run >> 1;
+    run &= run >> 2;
+    run &= run >> 4;
+    run &= run >> 7;  // fifteen links from here
+    const uint32_t starts =
+        static_cast<uint32_t>(run) & __ballot_sync(kFullWarp, slot >= 0 && slot % kBlockTokens == 0);
+    uint32_t covered = starts | starts << 1;
+    covered |= covered << 2;
+    covered |= covered << 4;
+    covered |= covered << 8;
+    const uint32_t singles = (__ballot_sync(kFullWarp, slot >= 0) & ~covered) >> kBlockTokens;
+    if (starts >> kBlockTokens == 0) return {nullptr, 0, first, 0, singles};
+    const int at = __ffs(static_cast<int>(starts >> kBlockTokens)) - 1;
+    return {BlockOf(__shfl_sync(kFullWarp, slot, kBlockTokens + at)), 0, first + at, kBlockTokens, singles};
   }
 
   __device__ __forceinline__ int64_t Offset(int batch, int row) const {

@@ -151,6 +151,10 @@ void CheckFormat(const HistoryShape& shape, int index, bool small) {
   std::vector<int64_t> broken = h.slots;  // a block but for one token
   std::swap(broken[4], broken[20]);
   Slots(h, broken, cuda::Type::kF32, "broken");
+  std::vector<int64_t> odd(h.slots.end() - 30, h.slots.end());  // sequences that start at any place of the list
+  odd.push_back(-1);
+  odd.insert(odd.end(), h.slots.begin() + 2, h.slots.end() - 30);
+  Slots(h, odd, types[index % 3], "odd");
   Range(h, 0, 48, types[(index + 1) % 3], true);
   Range(h, 16, small ? 17 : 203, types[index % 3], index % 2 == 0);
   Range(h, 0, small ? 33 : 340, types[(index + 2) % 3], true);
