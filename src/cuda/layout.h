@@ -36,8 +36,7 @@ constexpr Place PlaceOf(Kv side, int token, int channel) {
 // The bit of byte i of the first or second half of a unit that masks 0x80808080 of w and w << 4 see.
 constexpr int HighBit(int e) { return e < 4 ? 8 * e + 7 : 8 * (e - 4) + 3; }
 
-// Rows of V in transformed space (transformed.cu) keep what a lane has of a token together: the channel at place i. As
-// indices of a Hadamard transform they are the same bits in another order, so that it maps such rows to such rows.
+// Rows of V in transformed space (transformed.cu) keep what a lane has of a token together: the channel at place i.
 constexpr int RowChannel(int i) { return i / 64 * 64 + i % 8 * 8 + i % 64 / 8; }
 
 // Calls f(word, bit, width, shift): bits [shift, shift + width) of the stored code e of unit u are in the lane's word

@@ -130,13 +130,15 @@ __device__ __forceinline__ void MergeRow(const MergeParams& p, const RowPlace& a
     return;
   }
   if (p.pool.block.scaled() && history_lse > -INFINITY) {
-    Hadamard<d, true>(history.acc, lane);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) place[RowChannel(ChannelOf<d>(lane, i))] = history.acc[i];
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) history.acc[i] = fmaf(place[ChannelOf<d>(lane, i)], stats.scale[i], stats.mean[i]);
+    for (int i = 0; i < kWidth; ++i) history.acc[i] = place[ChannelOf<d>(lane, i)];
     __syncwarp();
+    Hadamard<d, true>(history.acc, lane);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) history.acc[i] = fmaf(history.acc[i], stats.scale[i], stats.mean[i]);
     if (p.bias != nullptr) history_lse += p.bias[at.lse];
   }
   Joined<kWidth> all;
