@@ -13,15 +13,15 @@
 #include <string>
 #include <vector>
 
+#include "bench/cuda/latent_bench.h"
+#include "bench/cuda/timing.h"
 #include "src/base/half.h"
 #include "src/cuda/attend_launch.h"
-#include "src/cuda/latent.h"
 #include "tests/cuda/gpu/harness.h"
 
 namespace tersekv::gpu {
 namespace {
 
-constexpr double kRotatedBytes = 400e6;
 constexpr double kRoof = 4.4e12;  // bytes/s that the best streaming kernels reach on an H200
 
 struct Options {
@@ -34,55 +34,6 @@ cuda::BlockLayout ParseSpec(const std::string& spec, bool* bf16) {  // k4v4-128,
   *bf16 = spec[0] == 'b';
   if (spec[0] != 'k') return {cuda::kRawBits, cuda::kRawBits, d};
   return {spec[1] - '0', spec[3] - '0', d};
-}
-
-double Median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
-
-// Microseconds of a launch: in a chain of all pools, and alone.
-void Time(int pools, const std::function<void(int, cudaStream_t)>& launch, double* chain_us, double* single_us) {
-  cudaStream_t stream;
-  Cuda(cudaStreamCreate(&stream));
-  const auto capture = [&](int from, int to) {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    Cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int r = from; r < to; ++r) launch(r, stream);
-    Cuda(cudaStreamEndCapture(stream, &graph));
-    Cuda(cudaGraphInstantiate(&exec, graph, 0));
-    Cuda(cudaGraphDestroy(graph));
-    return exec;
-  };
-  cudaEvent_t begin, end;
-  Cuda(cudaEventCreate(&begin));
-  Cuda(cudaEventCreate(&end));
-  const auto timed = [&](cudaGraphExec_t exec) {
-    float ms = 0;
-    Cuda(cudaEventRecord(begin, stream));
-    Cuda(cudaGraphLaunch(exec, stream));
-    Cuda(cudaEventRecord(end, stream));
-    Cuda(cudaEventSynchronize(end));
-    Cuda(cudaEventElapsedTime(&ms, begin, end));
-    return 1e3 * static_cast<double>(ms);
-  };
-  std::vector<double> chain, single;
-  cudaGraphExec_t all = capture(0, pools);
-  for (int i = 0; i < 18; ++i) {
-    const double us = timed(all);
-    if (i >= 3) chain.push_back(us / pools);
-  }
-  std::vector<cudaGraphExec_t> one;
-  for (int r = 0; r < pools; ++r) one.push_back(capture(r, r + 1));
-  for (int i = 0; i < 48; ++i) single.push_back(timed(one[static_cast<size_t>(i % pools)]));
-  *chain_us = Median(chain);
-  *single_us = Median(single);
-  for (cudaGraphExec_t exec : one) Cuda(cudaGraphExecDestroy(exec));
-  Cuda(cudaGraphExecDestroy(all));
-  Cuda(cudaEventDestroy(begin));
-  Cuda(cudaEventDestroy(end));
-  Cuda(cudaStreamDestroy(stream));
 }
 
 // Random blocks with scales of ordinary size.
@@ -280,77 +231,6 @@ void BenchAppend(const std::string& spec, int tokens) {
   std::printf("append spec=%s tokens=%d us=%.2f in_TBps=%.3f in_out_TBps=%.3f\n", spec.c_str(), tokens, single,
               in / single * 1e-6, (in + out) / single * 1e-6);
   BenchDecompress(spec, p, tokens);
-}
-
-// 128 heads over one latent a token, sequences of one length.
-void BenchLatents(int bits, int batch, int context) {
-  constexpr int kHeads = 128;
-  cuda::LatentAttendParams p;
-  p.pool.block = {bits};
-  const int pages = (context + p.pool.page_tokens - 1) / p.pool.page_tokens;
-  const double bytes = static_cast<double>(batch) * context / cuda::kBlockTokens * p.pool.block.bytes();
-  const int pools = std::max(2, std::min(64, static_cast<int>(kRotatedBytes / bytes) + 1));
-  const int64_t tokens = int64_t{pages} * p.pool.page_tokens * batch * pools;
-  const DeviceArray<uint8_t> memory(p.pool.page_bytes() * static_cast<size_t>(pages * batch * pools));
-  p.pool.data = memory.get();
-  Random random(4);
-  constexpr int kFew = 4096;  // rows that are repeated
-  std::vector<uint16_t> rows(size_t{kFew} * cuda::kLatentKey);
-  for (uint16_t& v : rows) v = F32ToBF16(random.Gaussian());
-  const DeviceArray<uint16_t> device_rows(rows);
-  double append_us = 0, append_chain = 0;
-  for (int64_t first = 0; first < tokens; first += kFew) {
-    std::vector<int64_t> slots(static_cast<size_t>(std::min<int64_t>(kFew, tokens - first)));
-    for (size_t i = 0; i < slots.size(); ++i) slots[i] = first + static_cast<int64_t>(i);
-    const DeviceArray<int64_t> device_slots(slots);
-    cuda::LatentAppendParams a;
-    a.pool = p.pool;
-    a.latent = {device_rows.get(), cuda::Type::kBF16, 0, cuda::kLatentKey, 0};
-    a.rotary = {device_rows.get() + cuda::kLatent, cuda::Type::kBF16, 0, cuda::kLatentKey, 0};
-    a.slots = device_slots.get();
-    a.tokens = static_cast<int>(slots.size());
-    Ok(cuda::LatentAppend(a, nullptr));
-    Cuda(cudaDeviceSynchronize());
-    if (first > 0) continue;
-    Time(
-        2, [&](int, cudaStream_t stream) { Ok(cuda::LatentAppend(a, stream)); }, &append_chain, &append_us);
-  }
-  std::vector<int32_t> table(static_cast<size_t>(pages * batch * pools));
-  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
-  for (size_t i = table.size(); i-- > 1;) std::swap(table[i], table[random.Next() % (i + 1)]);
-  const DeviceArray<int32_t> device_table(table), lengths(std::vector<int32_t>(static_cast<size_t>(batch), context));
-  std::vector<uint16_t> q(static_cast<size_t>(batch) * kHeads * cuda::kLatentKey);
-  for (uint16_t& v : q) v = F32ToBF16(random.Gaussian());
-  const DeviceArray<uint16_t> device_q(q);
-  DeviceArray<uint16_t> out(static_cast<size_t>(batch) * kHeads * cuda::kLatent);
-  p.q = {device_q.get(), cuda::Type::kBF16, int64_t{kHeads} * cuda::kLatentKey, 0, cuda::kLatentKey};
-  p.out = {out.get(), cuda::Type::kBF16, int64_t{kHeads} * cuda::kLatent, 0, cuda::kLatent};
-  p.lengths = lengths.get();
-  p.table_stride = pages;
-  p.batch = batch, p.heads = kHeads;
-  p.scale = 0.07f;
-  size_t size = 0;
-  Ok(cuda::LatentWorkspaceBytes(p, &size));
-  const DeviceArray<uint8_t> workspace(size);
-  p.workspace = workspace.get();
-  double chain = 0, single = 0;
-  Time(
-      pools,
-      [&](int r, cudaStream_t stream) {
-        cuda::LatentAttendParams own = p;
-        own.block_table = device_table.get() + static_cast<size_t>(r * pages * batch);
-        Ok(cuda::LatentAttend(own, stream));
-      },
-      &chain, &single);
-  double squares = 0;
-  for (const uint16_t v : out.Download()) squares += std::pow(static_cast<double>(BF16ToF32(v)), 2);
-  GPU_EXPECT(std::isfinite(squares) && squares > 0, "latents: outputs are not finite or all zero");
-  const double flops = 2.0 * batch * context * kHeads * (cuda::kLatentKey + cuda::kLatent);
-  std::printf(
-      "latents bits=%d B=%d heads=%d context=%d single_us=%.2f chain_us=%.2f TFLOPs=%.1f packed_TBps=%.3f "
-      "append_%d_us=%.2f\n",
-      bits, batch, kHeads, context, single, chain, flops / chain * 1e-6, bytes / chain * 1e-6, kFew, append_us);
-  std::fflush(stdout);
 }
 
 std::vector<std::string> Split(const std::string& text, char by) {
