@@ -32,6 +32,9 @@ constexpr Variable kVariables[] = {
     {"TERSEKV_STRICT", "1: libtersekv_preload.so refuses what it cannot pack"},
     {"TERSEKV_STATUS_PORT", "where libtersekv_preload.so shows memory and speed; 0: a free port"},
     {"TERSEKV_STATUS_HOST", "the address of that port, 127.0.0.1 when not given"},
+    {"TERSEKV_PREFIX",
+     "off: each slot holds pages of its own; N: slots begin with the same N tokens, sizes count them "
+     "once"},
     {"TERSEKV_DRIFT", "forward passes between two checks of packed rows under libtersekv_preload.so; 0: none"},
     {"TERSEKV_DRIFT_LIMIT", "the relative error that such a check warns above"},
     {"TERSEKV_CACHE_DIR", "where --auto-calibrate keeps profiles, and scripts/ llama.cpp and the demo model"},

@@ -18,9 +18,10 @@
 namespace tersekv::cli {
 namespace {
 
-constexpr int64_t kPad = 256;      // n_ctx is a multiple of it
-constexpr int64_t kStaging = 512;  // tokens of a batch of `tersekv serve`
+constexpr int64_t kPad = 256;  // n_ctx is a multiple of it
+constexpr int kStaging = 512;  // tokens of a batch of `tersekv serve`
 constexpr int64_t kMostSlots = 4096;
+constexpr int kKeepBack = 64;
 
 // The largest n in [0, most] with fits(n); fits(n) implies fits(n - 1).
 Result<int64_t> Largest(int64_t most, const std::function<Result<bool>(int64_t)>& fits) {
@@ -91,7 +92,7 @@ Result<PlanRow> PlanOne(const KvChoice& choice, const llama::SessionOptions& opt
   } else {
     Result<CacheConfig> config = llama::SessionCacheConfig(model, choice.kv, choice.profile, choice.layer_bits);
     if (!config) return config.error();
-    config->windows.clear();
+    config->keep_back = kKeepBack + kStaging;  // as the preload object has it, and a step
     row = PlanPacked(*config, question);
     if (!row) return row;
     row->bits_spec = BitsSpec(*config);
@@ -162,7 +163,12 @@ std::string ToText(const llama::ModelInfo& model, const Memory& memory, const Pl
          fmt::format(
              "\nTokens of each slot when that many share the history; slots whose context is so long, {} at "
              "most.\nThe model was trained for {} tokens.\n",
-             kMostSlots, model.ctx_train);
+             kMostSlots, model.ctx_train) +
+         (question.prefix == 0
+              ? ""
+              : fmt::format("Packed slots begin with the same {} tokens and hold their full pages once; "
+                            "`one of` counts them.\n",
+                            question.prefix));
 }
 
 Json ToJson(const Memory& memory, const PlanQuestion& question, const PlanRow& row) {
@@ -174,6 +180,7 @@ Json ToJson(const Memory& memory, const PlanQuestion& question, const PlanRow& r
   json["staging_bytes"] = memory.staging;
   json["reserve_bytes"] = memory.reserve;
   json["history_bytes"] = memory.history();
+  json["prefix"] = question.prefix;
   for (const char* key : {"contexts", "slots"}) json[key] = Json::array();
   for (size_t i = 0; i < row.tokens.size(); ++i) {
     json["contexts"].push_back({{"slots", question.slots[i]}, {"tokens", row.tokens[i]}});
@@ -194,6 +201,7 @@ Status RunPlan(const PlanOptions& options) {
   if (!contexts) return contexts.error();
   question.slots = std::move(*slots);
   question.contexts = std::move(*contexts);
+  question.prefix = options.prefix;
   const auto profile = FindProfile(options.profile, options.engine, false);
   if (!profile) return profile.error();
   const auto choices = ChooseKvList(options.kv, options.profile.bits, *profile);
@@ -228,15 +236,16 @@ Status RunPlan(const PlanOptions& options) {
 Result<PlanRow> PlanPacked(const CacheConfig& config, const PlanQuestion& question) {
   PlanRow row;
   for (const int64_t n : question.slots) {
-    const Result<int64_t> tokens = CapacityTokens(config, question.bytes, static_cast<int>(n));
+    const Result<int64_t> tokens = CapacityTokens(config, question.bytes, static_cast<int>(n), question.prefix);
     if (!tokens) return tokens.error();
     row.tokens.push_back(*tokens / kPad * kPad);
   }
   for (const int64_t tokens : question.contexts) {
     row.bytes.push_back(FormulaBytes(config, tokens));
-    const auto most = static_cast<int64_t>(question.bytes / std::max<size_t>(row.bytes.back(), 1));
+    const auto own = static_cast<int64_t>(question.bytes / std::max<size_t>(row.bytes.back(), 1));
+    const int64_t most = question.prefix > 0 ? kMostSlots : own;  // shared pages leave room for more
     const Result<int64_t> slots = Largest(std::min(most, kMostSlots), [&](int64_t n) -> Result<bool> {
-      const Result<int64_t> fits = CapacityTokens(config, question.bytes, static_cast<int>(n));
+      const Result<int64_t> fits = CapacityTokens(config, question.bytes, static_cast<int>(n), question.prefix);
       if (!fits) return fits.error();
       return *fits >= tokens;
     });
@@ -264,6 +273,10 @@ CLI::App* AddPlan(CLI::App* app, PlanOptions* options) {
   sub->add_option("--contexts", options->contexts, "Contexts whose number of slots is asked for, in tokens")
       ->type_name("LIST")
       ->capture_default_str();
+  sub->add_option("--prefix", options->prefix,
+                  "Tokens that all slots begin with, as a system prompt: packed slots hold its full pages once")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{0}, int64_t{INT32_MAX}));
   AddProfileOptions(sub, &options->profile);
   AddJsonOption(sub, &options->json);
   sub->footer(

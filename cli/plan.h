@@ -19,6 +19,7 @@ struct PlanOptions {
   std::string kv = "stock-f16,stock-q8_0,stock-q4_0,k8v8,k6v6,k4v4,k4v3,k3v3";
   std::string memory, reserve = "256M";
   std::string slots = "1,4,16", contexts = "4096,32768";
+  int64_t prefix = 0;
   std::string json;
 };
 
@@ -37,8 +38,9 @@ struct PlanQuestion {
   size_t bytes = 0;               // of the history
   std::vector<int64_t> slots;     // ascending, 1 to 4096
   std::vector<int64_t> contexts;  // tokens
+  int64_t prefix = 0;             // tokens that all slots begin with
 };
-// Of a packed cache without windows, as the preload object makes it.
+// Of a packed cache as the preload object makes it; where it has windows, keep_back counts the tokens of a step too.
 Result<PlanRow> PlanPacked(const CacheConfig& config, const PlanQuestion& question);
 
 }  // namespace tersekv::cli

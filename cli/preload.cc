@@ -12,6 +12,7 @@
 
 #include "cli/options.h"
 #include "cli/program.h"
+#include "tersekv/numbers.h"
 
 namespace tersekv::cli {
 namespace {
@@ -34,6 +35,9 @@ Status SetVariables(const PreloadOptions& options) {
   if (options.strict) set("TERSEKV_STRICT", "1");
   if (options.status_port >= 0) set("TERSEKV_STATUS_PORT", fmt::format("{}", options.status_port));
   set("TERSEKV_STATUS_HOST", options.status_host);
+  set("TERSEKV_PREFIX", options.prefix);
+  if (options.drift >= 0) set("TERSEKV_DRIFT", fmt::format("{}", options.drift));
+  if (options.drift_limit > 0) set("TERSEKV_DRIFT_LIMIT", fmt::format("{}", options.drift_limit));
   return {};
 }
 
@@ -52,6 +56,19 @@ void AddPreloadOptions(CLI::App* app, PreloadOptions* options) {
                   "Show memory by slot and layer, ratio and speed at this port; 0: a free one, which is printed")
       ->check(CLI::Range(0, 65535));
   app->add_option("--status-host", options->status_host, "Address of the status port; 127.0.0.1 when not given");
+  app->add_option("--prefix", options->prefix,
+                  "on (default) or off: pages that slots have in common are held once; N: slots begin with the same N "
+                  "tokens, count them once when sizing the context")
+      ->check([](const std::string& text) {
+        if (text == "on" || text == "off" || ParseWhole(text).value_or(0) > 0) return std::string();
+        return "'" + text + "' is not on, off or a number of tokens";
+      });
+  app->add_option("--drift", options->drift, "Check packed rows against raw ones every N forward passes; 0: never")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{0}, int64_t{INT32_MAX}));
+  app->add_option("--drift-limit", options->drift_limit, "Relative error that such a check warns above")
+      ->type_name("X")
+      ->check(CLI::PositiveNumber);
 }
 
 }  // namespace

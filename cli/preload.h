@@ -18,6 +18,9 @@ struct PreloadOptions {
   bool strict = false;
   int status_port = -1;  // -1: none
   std::string status_host;
+  std::string prefix;
+  int64_t drift = -1;      // -1: as the environment says
+  double drift_limit = 0;  // 0: as the environment says
 };
 
 struct ExecOptions {

@@ -44,6 +44,7 @@ class Hook {
   static bool OnNode(ggml_tensor* node, bool ask, void* userdata);
 
   double attention_seconds() const { return attention_seconds_; }
+  size_t scratch_bytes() const { return shared_.bytes(); }  // beside the cache's; between forward passes
 
  private:
   static void StoreOp(ggml_tensor* node, int worker, int workers, void* userdata);

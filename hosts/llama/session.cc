@@ -236,6 +236,7 @@ Result<std::unique_ptr<Session>> Session::Open(const SessionOptions& given) {
   config.max_workers = options.threads;
   config.arithmetic = options.arithmetic;
   config.rollback = options.rollback;
+  config.share_pages = options.share_pages;
   Result<std::unique_ptr<KvCache>> cache = KvCache::Create(config);
   if (!cache) return cache.error();
   TERSEKV_RETURN_IF_ERROR(CheckBudget(config, **cache, options));

@@ -34,6 +34,12 @@ void SharedRows::Start(const CacheConfig& config, std::span<const uint32_t> rows
   finished_ = 0;
 }
 
+size_t SharedRows::bytes() const {
+  size_t floats = out_.capacity();
+  for (const std::vector<float>& buffer : in_) floats += buffer.capacity();
+  return floats * sizeof(float);
+}
+
 const float* SharedRows::Spread(const float* rows, ptrdiff_t stride, size_t width, int worker) {
   float* to = in_[static_cast<size_t>(worker)].data();
   for (const uint32_t row : rows_) {

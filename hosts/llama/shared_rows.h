@@ -18,6 +18,8 @@ class SharedRows {
   // rows: the engine's row of each token of the step, ascending from 0 on. Inactive when each token has its own.
   void Start(const CacheConfig& config, std::span<const uint32_t> rows);
   bool active() const { return active_; }
+  // Of the copies: as much as the largest step took.
+  size_t bytes() const;
 
   // Rows of `width` values as KvCache::WriteRows takes them, width * 4 bytes apart; valid until the worker's next call.
   const float* Spread(const float* rows, ptrdiff_t stride, size_t width, int worker);

@@ -26,6 +26,7 @@ class Reader {
     return true;
   }
   bool empty() const { return bytes_.empty(); }
+  size_t left() const { return bytes_.size(); }
 
  private:
   std::span<const uint8_t> bytes_;
@@ -83,7 +84,19 @@ Result<std::vector<uint8_t>> RepeatState(std::span<const uint8_t> state, int32_t
   for (uint32_t side = 0; side < 2 * layers; ++side) {
     if (!RepeatSide(&reader, cells, tokens, &out)) return Unknown();
   }
-  if (!reader.empty()) return Unknown();
+  if (reader.empty()) return out;
+  // A hybrid: what its recurrent layers keep, of the last token alone, which is now the last of the repeated ones.
+  uint32_t states = 0, owners = 0;
+  int32_t position = 0;
+  std::span<const uint8_t> rest;
+  if (!reader.Read(&states) || states != 1 || !reader.Read(&position) || position + 1 != static_cast<int32_t>(cells) ||
+      !reader.Read(&owners) || owners != 0 || !reader.Take(reader.left(), &rest)) {
+    return Unknown();
+  }
+  Append(states, &out);
+  Append(static_cast<int32_t>(tokens - 1), &out);
+  Append(owners, &out);
+  out.insert(out.end(), rest.begin(), rest.end());
   return out;
 }
 

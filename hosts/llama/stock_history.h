@@ -11,8 +11,8 @@
 namespace tersekv::llama {
 
 // state: what llama_state_seq_get_data gives for a sequence (one stream, V not transposed: flash attention).
-// The same for `tokens` tokens at positions 0, 1, ..: its rows, over and over. kUnsupported when the bytes are not laid
-// out as this version of llama.cpp writes them.
+// The same for `tokens` tokens at positions 0, 1, ..: its rows, over and over; what recurrent layers keep stays.
+// kUnsupported when the bytes are not laid out as this version of llama.cpp writes them.
 Result<std::vector<uint8_t>> RepeatState(std::span<const uint8_t> state, int32_t seq, int64_t tokens);
 
 }  // namespace tersekv::llama

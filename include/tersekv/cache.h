@@ -84,6 +84,9 @@ struct CacheConfig {
   // Newest tokens that can be taken back (Truncate, RemoveRange) as if they had never been there: their number of raw
   // rows more a sequence. Without it what had left the raw window stays packed.
   int rollback = 0;
+  // Windowed layers keep their pages so long that this many newest tokens can be taken back. What had left the raw
+  // window stays packed then; with a larger `rollback` that counts.
+  int keep_back = 0;
   // Values come rotated by the host (an orthogonal matrix that its model has taken in): the spec's rotation is for keys
   // alone, outputs stay as rotated as the values. Not in SequenceState and files: their reader says it again.
   bool values_rotated = false;

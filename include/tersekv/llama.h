@@ -37,6 +37,7 @@ struct SessionOptions {
   bool flash_attention = true;  // stock-* only
   bool self_test = true;        // two tokens against a stock context at Open
   Arithmetic arithmetic = Arithmetic::kInt16;
+  bool share_pages = true;  // pages that sequences have in common are held once (CacheConfig::share_pages)
   // Used where kv says mean=stats or mean=profile (kv() then says mean=profile), and by kv "auto", which becomes what
   // the profile recommends. Refused when it is of another model.
   std::shared_ptr<const Profile> profile;

@@ -44,6 +44,9 @@ struct SavedSession {
 // as they are. kNotFound: the sequence is empty; kUnsupported: it has more than 2^24 pages over all layers.
 Result<std::string> SerializeSession(const KvCache& cache, int32_t seq, std::span<const int32_t> tokens,
                                      const ModelIdentity& model);
+// Of a state, or of what is left of one: pages may be empty from the first on, as those that were given back.
+Result<std::string> SerializeSession(const CacheConfig& config, const SequenceState& state,
+                                     std::span<const int32_t> tokens, const ModelIdentity& model);
 // kDataLoss: truncated, damaged (every byte is under a checksum) or no session; kUnsupported: another version. name:
 // for messages. The bytes, aligned to 4 bytes or more, must stay where they are while the session is used. A checksum
 // is no signature: what was changed on purpose may pass, and is refused where it cannot be a sequence of the cache.

@@ -226,6 +226,9 @@ Status CheckWindowsAndRollback(const CacheConfig& config) {
   if (config.rollback < 0 || config.rollback > kMaxRollback) {
     return InvalidArgument(fmt::format("rollback is {}: the range is 0 to {}", config.rollback, kMaxRollback));
   }
+  if (config.keep_back < 0 || config.keep_back > kMaxRollback) {
+    return InvalidArgument(fmt::format("keep_back is {}: the range is 0 to {}", config.keep_back, kMaxRollback));
+  }
   return {};
 }
 

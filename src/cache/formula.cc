@@ -19,7 +19,7 @@ size_t FormulaBytes(const CacheConfig& config, int64_t tokens) {
     const size_t width_k = RowWidth(shape, Kv::kK), width_v = RowWidth(shape, Kv::kV);
     size_t held = pages;
     if (const int64_t window = config.windows.empty() ? 0 : config.windows[l]; window > 0) {
-      const int64_t behind = tokens + 1 - config.rollback - window - spec.sink;
+      const int64_t behind = tokens + 1 - std::max(config.rollback, config.keep_back) - window - spec.sink;
       const int64_t whole = std::max<int64_t>(std::min(packed - config.rollback, behind), 0) / spec.page;
       held -= static_cast<size_t>(whole);
     }

@@ -69,7 +69,7 @@ Status History::CheckWindows(const Sequence& sequence, int64_t newest, int64_t b
           "position {} would see them; remove the sequence and run it again, or make the cache with "
           "rollback above {}",
           l, Window(l), PositionOf(sequence.positions[static_cast<size_t>(std::min(gone, sequence.length() - 1))]),
-          newest, config_.rollback));
+          newest, std::max(config_.rollback, config_.keep_back)));
     }
   }
   return {};
@@ -223,9 +223,10 @@ void History::UnlinkPages(Sequence* s) {
   if (none) CompactRemoved(s);
 }
 
-// After a step: no query that is still to come, after at most `rollback` tokens were taken back, sees them.
+// After a step: no query that is still to come, after at most `rollback` or `keep_back` tokens were taken back, sees
+// them.
 void History::GiveBackPages(Sequence* s) {
-  const int64_t newest = s->length() - 1 - config_.rollback;
+  const int64_t newest = s->length() - 1 - std::max(config_.rollback, config_.keep_back);
   if (config_.windows.empty() || newest < 0) return;
   for (size_t l = 0; l < s->layers.size(); ++l) {
     if (Window(l) == 0) continue;

@@ -96,11 +96,14 @@ int64_t SavedSession::Reusable(std::span<const int32_t> wanted) const {
 Result<std::string> SerializeSession(const KvCache& cache, int32_t seq, std::span<const int32_t> tokens,
                                      const ModelIdentity& model) {
   const Result<SequenceState> state = cache.State(seq);
-  if (!state) return state.error();
-  const CacheConfig& config = cache.config();
-  if (static_cast<int64_t>(tokens.size()) != cache.Length(seq)) {
+  return state ? SerializeSession(cache.config(), *state, tokens, model) : state.error();
+}
+
+Result<std::string> SerializeSession(const CacheConfig& config, const SequenceState& state,
+                                     std::span<const int32_t> tokens, const ModelIdentity& model) {
+  if (static_cast<int64_t>(tokens.size()) != state.tokens()) {
     return InvalidArgument(
-        fmt::format("{} tokens are given for sequence {}, which has {}", tokens.size(), seq, cache.Length(seq)));
+        fmt::format("{} tokens are given for a sequence that has {}", tokens.size(), state.tokens()));
   }
   SessionHeader header;
   header.tersekv_version = Version();
@@ -110,13 +113,13 @@ Result<std::string> SerializeSession(const KvCache& cache, int32_t seq, std::spa
   header.layers = config.layers;
   header.layer_bits = config.layer_bits;
   header.windows = config.windows;
-  header.places = static_cast<int64_t>(state->positions.size());
+  header.places = static_cast<int64_t>(state.positions.size());
   header.tokens = static_cast<int64_t>(tokens.size());
-  header.packed_end = state->packed_end;
-  header.raw_begin = state->raw_begin;
-  header.ring_capacity = state->ring_capacity;
-  header.first_layer = state->first_layer;
-  for (const SequenceState::Layer& layer : state->layers) {
+  header.packed_end = state.packed_end;
+  header.raw_begin = state.raw_begin;
+  header.ring_capacity = state.ring_capacity;
+  header.first_layer = state.first_layer;
+  for (const SequenceState::Layer& layer : state.layers) {
     SessionHeader::Layer& l = header.sections.emplace_back();
     for (int i = 0; i < 6; ++i) l.statistics[i] = layer.statistics[i / 3][i % 3].size();
     for (int i = 0; i < 2; ++i) l.sink_bytes[i] = layer.sinks[i].size();
@@ -138,9 +141,9 @@ Result<std::string> SerializeSession(const KvCache& cache, int32_t seq, std::spa
   const uint64_t crc = Crc64(out);
   out.append(reinterpret_cast<const char*>(&crc), 8);
   Writer writer(&out);
-  writer.Add(std::span<const int32_t>(state->positions));
+  writer.Add(std::span<const int32_t>(state.positions));
   writer.Add(tokens);
-  for (const SequenceState::Layer& layer : state->layers) {
+  for (const SequenceState::Layer& layer : state.layers) {
     for (int i = 0; i < 6; ++i) writer.Add(layer.statistics[i / 3][i % 3]);
     for (int i = 0; i < 2; ++i) writer.Add(layer.sinks[i]);
     for (int i = 0; i < 2; ++i) writer.Add(layer.ring[i]);

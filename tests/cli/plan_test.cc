@@ -116,6 +116,65 @@ TEST(Plan, BytesAndTokensAreThoseOfFilledCaches) {
   }
 }
 
+// As Fill, with rows of their own from token `prefix` on.
+Status FillFromPrefix(KvCache* cache, int sequences, int64_t prefix, int64_t begin, int64_t end) {
+  constexpr size_t kWidth = 128;
+  std::vector<float> rows(512 * kWidth);
+  for (int seq = 0; seq < sequences; ++seq) {
+    for (int64_t at = begin; at < end; at += 512) {
+      std::vector<StepToken> step;
+      for (int64_t t = at; t < std::min(at + 512, end); ++t) {
+        std::mt19937 random(static_cast<uint32_t>(t < prefix ? t : t + (seq + 1) * 1000003));
+        for (size_t i = 0; i < kWidth; ++i) {
+          rows[step.size() * kWidth + i] = static_cast<float>(random() % 2001) / 1000 - 1;
+        }
+        step.push_back({seq, static_cast<int32_t>(t)});
+      }
+      if (Status s = cache->BeginStep(step); !s.ok()) return s;
+      for (const int layer : {0, 1}) {
+        for (const Kv side : {Kv::kK, Kv::kV}) {
+          cache->WriteRows(layer, side, rows.data(), static_cast<ptrdiff_t>(kWidth * sizeof(float)), 0, 1);
+        }
+      }
+      if (Status s = cache->EndStep(); !s.ok()) return s;
+    }
+  }
+  return {};
+}
+
+// Starts that are the same, and layers with a window: what is said fits, and little more does.
+TEST(Plan, StartsAndWindowsAreCounted) {
+  constexpr int kSlots = 4;
+  std::vector<int64_t> tokens;
+  for (const bool window : {false, true}) {
+    for (const int64_t prefix : {0, 1500}) {
+      SCOPED_TRACE(testing::Message() << "prefix " << prefix << (window ? ", window" : ""));
+      CacheConfig config;
+      config.spec = *ParseSpec("k4v4");
+      config.layers = {{4, 2, 64, 64}, {4, 2, 64, 64}};
+      if (window) config.windows = {300, 0};
+      config.keep_back = 64 + 512;
+      PlanQuestion question{size_t{3} << 20, {kSlots}, {2048}};
+      question.prefix = prefix;
+      const Result<PlanRow> row = PlanPacked(config, question);
+      ASSERT_TRUE(row) << row.error().message();
+      tokens.push_back(row->tokens[0]);
+      config.keep_back = 64;
+      config.share_pages = true;
+      config.byte_budget = question.bytes;
+      const auto cache = KvCache::Create(config);
+      ASSERT_TRUE(cache);
+      const Status fits = FillFromPrefix(cache->get(), kSlots, prefix, 0, row->tokens[0]);
+      EXPECT_TRUE(fits.ok()) << fits.message();
+      EXPECT_EQ(FillFromPrefix(cache->get(), kSlots, prefix, row->tokens[0], row->tokens[0] * 106 / 100 + 512).code(),
+                StatusCode::kOutOfBudget);
+    }
+  }
+  EXPECT_GE(tokens[1], tokens[0] + 700) << "three of four starts are shared";
+  EXPECT_GE(tokens[2], tokens[0] * 3 / 2) << "one of two layers keeps its window only";
+  EXPECT_GT(tokens[3], tokens[2]);
+}
+
 TEST(Plan, NothingFits) {
   CacheConfig config;
   config.spec = *ParseSpec("k4v4");

@@ -41,6 +41,51 @@ class Serve(unittest.TestCase):
         self.assertIn("pp64", done.stdout)
         self.assertEqual(tersekv("exec", "--", "sh", "-c", "exit 7").returncode, 7)
 
+    def test_flags_become_variables(self):
+        shown = 'echo "$TERSEKV_DRIFT $TERSEKV_DRIFT_LIMIT $TERSEKV_PREFIX."'
+        done = tersekv("exec", "--drift", "64", "--drift-limit", "0.25", "--prefix", "off", "--", "sh", "-c", shown)
+        self.assertEqual((done.returncode, done.stdout), (0, "64 0.25 off.\n"), done.stderr)
+        self.assertEqual(tersekv("exec", "--drift", "0", "--", "sh", "-c", shown).stdout, "0  .\n")
+        self.assertEqual(tersekv("exec", "--", "sh", "-c", shown).stdout, "  .\n")
+        self.assertEqual(tersekv("exec", "--prefix", "1000", "--", "sh", "-c", shown).stdout, "  1000.\n")
+        for flag, value in (("--drift", "-1"), ("--drift", "often"), ("--drift-limit", "0"), ("--prefix", "maybe"),
+                            ("--prefix", "0")):
+            done = tersekv("exec", flag, value, "--", "true")
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(flag, done.stderr)
+
+    def test_drift_is_checked(self):
+        done = tersekv("exec", "--drift", "1", "--drift-limit", "1e-6", "--", BIN / "llama-bench", "-m",
+                       preload.random_model(), "-p", "0", "-n", "8", "-d", "400", "-r", "1", "-t", "1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("tersekv: drift: attention over 16 packed tokens", done.stderr)
+
+    def test_profiles(self):
+        bench = ["--", BIN / "llama-bench", "-p", "64", "-n", "4", "-r", "1", "-t", "1", "-m"]
+        with tempfile.TemporaryDirectory() as folder:
+            text, profile = pathlib.Path(folder, "text"), pathlib.Path(folder, "p.tkvp")
+            text.write_text(preload.TEXT[:6000])
+            made = tersekv("calibrate", "-m", preload.random_model(), "--text", text, "-o", profile, "--tokens", "1024",
+                           "--bits", "4", "--kl-contexts", "1", "--kl-context", "256", "--threads", "2")
+            self.assertEqual(made.returncode, 0, made.stderr)
+            done = tersekv("exec", "--kv", "k4v4", "--profile", profile, *bench, preload.random_model())
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(f"packed as k4v4+mean=profile (4.25 bits a value with scales), profile {profile}", done.stderr)
+            done = tersekv("exec", "--kv", "k4v4", "--profile", profile, "--bits", "4", *bench, preload.random_model())
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("with 4 bits on average", done.stderr)
+            # Of another model, of other bits, cut off: no context, and a line that says why.
+            for words, model, more in ((["refused: ", "model"], preload.windowed_model(), []),
+                                       (["TERSEKV_BITS=3", "4"], preload.random_model(), ["--bits", "3"])):
+                done = tersekv("exec", "--kv", "k4v4", "--profile", profile, *more, *bench, model)
+                self.assertNotEqual(done.returncode, 0, done.stderr)
+                for word in words:
+                    self.assertIn(word, done.stderr)
+            profile.write_bytes(profile.read_bytes()[:-1])
+            done = tersekv("exec", "--kv", "k4v4", "--profile", profile, *bench, preload.random_model())
+            self.assertNotEqual(done.returncode, 0, done.stderr)
+            self.assertIn(f"TERSEKV_PROFILE={profile}", done.stderr)
+
     def test_refusals(self):
         model = preload.random_model()
         self.refused(1, ["no-such-program"], "exec", "--", "no-such-program")

@@ -102,5 +102,34 @@ TEST_F(FillWithNoise, HistoriesGrowAndDecodingGoesOn) {
   }
 }
 
+// A hybrid's recurrent layers have a state of the last token, which stays as a few real tokens have made it.
+TEST_F(FillWithNoise, HybridsGoOnToo) {
+  for (const auto& [arch, more] : {std::pair("lfm2", ""), std::pair("qwen3next", "--embd 128")}) {
+    const std::string path = RandomModel(arch, 4, 2, 64, more);
+    for (const char* kv : {"k4v4", "stock-f16"}) {
+      SCOPED_TRACE(std::string(arch) + " " + kv);
+      SessionOptions options;
+      options.model_path = path;
+      options.kv = kv;
+      options.ctx = 1200;
+      options.threads = 1;
+      const auto session = Session::Open(options);
+      ASSERT_TRUE(session) << session.error().message();
+      for (const int depth : {100, 1000, 1}) {
+        const Status filled = (*session)->FillWithNoise(0, depth);
+        ASSERT_TRUE(filled.ok()) << depth << ": " << filled.message();
+        EXPECT_EQ((*session)->Length(0), depth);
+        for (int t = 0; t < 3; ++t) {
+          const BatchToken token{5 + t, depth + t, 0, true};
+          const Status decoded = (*session)->Decode({&token, 1});
+          ASSERT_TRUE(decoded.ok()) << depth << ": " << decoded.message();
+          for (const float logit : (*session)->Logits(0)) ASSERT_TRUE(std::isfinite(logit));
+        }
+        (*session)->Clear(0);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tersekv::llama

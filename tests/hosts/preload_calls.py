@@ -13,7 +13,7 @@ class ModelParams(ctypes.Structure):
 class ContextParams(ctypes.Structure):  # what a caller sets, and room
     _fields_ = [(n, ctypes.c_uint32) for n in ("n_ctx", "n_batch", "n_ubatch", "n_seq_max")] + [
         ("counts_and_kinds", c_int * 9), ("flash_attn_type", c_int), ("rope", c_int * 12), ("type_k", c_int), ("type_v", c_int),
-        ("flags", c_bool * 21), ("kv_unified", c_bool), ("rest", ctypes.c_char * 378)]
+        ("flags", c_bool * 20), ("swa_full", c_bool), ("kv_unified", c_bool), ("rest", ctypes.c_char * 378)]
 
 
 class Batch(ctypes.Structure):
@@ -42,7 +42,11 @@ def declare(e):
             ("llama_memory_clear", None, pointer, c_bool),
             ("llama_memory_seq_cp", None, pointer, c_int, c_int, c_int, c_int),
             ("llama_memory_seq_rm", c_bool, pointer, c_int, c_int, c_int),
-            ("llama_memory_seq_pos_max", c_int, pointer, c_int),
+            ("llama_memory_seq_pos_max", c_int, pointer, c_int), ("llama_memory_seq_pos_min", c_int, pointer, c_int),
+            ("llama_memory_can_shift", c_bool, pointer),
+            ("llama_state_seq_get_size_ext", c_size, pointer, c_int, c_int),
+            ("llama_state_seq_get_data_ext", c_size, pointer, pointer, c_size, c_int, c_int),
+            ("llama_state_seq_set_data_ext", c_size, pointer, pointer, c_size, c_int, c_int),
             ("llama_state_save_file", c_bool, pointer, c_text, pointer, c_size),
             ("llama_state_seq_save_file", c_size, pointer, c_text, c_int, pointer, c_size),
             ("llama_state_seq_load_file", c_size, pointer, c_text, c_int, pointer, c_size, pointer)):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.request
 
 import preload
 import preload_calls as calls
@@ -79,10 +80,62 @@ def shared_tokens(model):
         assert code == 0, code
         out[way] = {"rows": rows + [e.llama_get_logits_ith(context, 0)[:320]],
                     "last": [e.llama_memory_seq_pos_max(memory, s) for s in range(3)]}
+        if port := os.environ.get("TERSEKV_STATUS_PORT"):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/status.json", timeout=60) as answer:
+                contexts = json.load(answer)["contexts"]
+                out[way]["scratch"] = contexts[-1]["bytes"]["scratch"]
     # Refused whole: a sequence that is not there, positions that are not the next ones of each.
     out["codes"] = [calls.decode(e, context, [(1, 154, [0, 3], True)]), calls.decode(e, context, [(1, 154, [0, 1], True)]),
                     calls.decode(e, context, [(1, 154, [0, 2], True)])]
     out["after"] = [e.llama_memory_seq_pos_max(memory, s) for s in range(3)]
+    return out
+
+
+def windows(model):
+    """A model with a sliding window of 256 in every second layer, 1,400 tokens: what is kept, going back a little, far,
+    and by a checkpoint."""
+    e = calls.engine(LLAMA_BIN)
+    tokens = [(7 * i * i + i) % 97 + 1 for i in range(1400)]
+    out = {}
+    for full in (False, True):
+        _, context, memory = calls.open_context(e, model, n_ctx=2048, n_batch=100, n_ubatch=100, swa_full=full,
+                                                flash_attn_type=0, type_k=0, type_v=0)
+
+        def run(begin, end):
+            for at in range(begin, end, 100):
+                code = calls.decode(e, context, [(tokens[i], i, [0], True) for i in range(at, min(at + 100, end))])
+                assert code == 0, code
+            return e.llama_get_logits_ith(context, min(end - at, 100) - 1)[:320]
+
+        def partial():
+            size = e.llama_state_seq_get_size_ext(context, 0, 1)
+            data = ctypes.create_string_buffer(size)
+            assert e.llama_state_seq_get_data_ext(context, data, size, 0, 1) == size
+            return data
+
+        now = out["full" if full else "window"] = {"n_ctx": e.llama_n_ctx(context)}
+        run(0, 900)
+        checkpoint = partial()
+        now["checkpoint"] = len(checkpoint)
+        now["1400"] = run(900, 1400)
+        now["first"] = e.llama_memory_seq_pos_min(memory, 0)
+        now["can shift"] = e.llama_memory_can_shift(memory)
+        if port := os.environ.get("TERSEKV_STATUS_PORT"):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/status.json", timeout=60) as answer:
+                now["layers"] = json.load(answer)["contexts"][-1]["slots"][0]["layers"]
+        now["a little"] = e.llama_memory_seq_rm(memory, 0, 1350, -1)
+        now["again"] = run(1350, 1400)
+        now["far"] = e.llama_memory_seq_rm(memory, 0, 900, -1) if port else None  # stock would do it and forget
+        now["last"] = e.llama_memory_seq_pos_max(memory, 0)
+        if not full and port:
+            read = e.llama_state_seq_set_data_ext(context, checkpoint, len(checkpoint), 0, 1)
+            now["restored"] = [read, e.llama_memory_seq_pos_max(memory, 0), e.llama_memory_seq_pos_min(memory, 0)]
+            now["from the checkpoint"] = run(900, 1400)
+            e.llama_memory_seq_rm(memory, 0, -1, -1)
+            calls.decode(e, context, [(5, 0, [0], True)])
+            now["stale"] = [e.llama_state_seq_set_data_ext(context, checkpoint, len(checkpoint), 0, 1),
+                            e.llama_memory_seq_pos_max(memory, 0)]
+        e.llama_free(context)
     return out
 
 
@@ -120,6 +173,41 @@ class Calls(unittest.TestCase):
             self.assertEqual(out["each"]["last"], [153, 151, 153])
             self.assertEqual(out["codes"], [-1, -1, 0], said)
             self.assertEqual(out["after"], [154, 151, 154])
+
+    def test_sliding_windows(self):
+        stock, _ = self.inside(windows, None, preload.windowed_model)
+        for kv, limit in (("f32", 2e-4), ("k8v8", 0.1), ("k4v4", None)):
+            out, said = self.inside(windows, kv, preload.windowed_model, STATUS_PORT=preload.free_port())
+            window, full = out["window"], out["full"]
+            scale = max(map(abs, stock["window"]["1400"]))
+            if limit:
+                for way in ("1400", "again"):
+                    worst = max(abs(a - b) for a, b in zip(window[way], stock["window"][way], strict=True))
+                    self.assertLess(worst, limit * scale, (kv, way))
+            self.assertEqual(window["1400"], full["1400"], "a window gives back what nobody sees")
+            # As far back as a window and 64 tokens go, rounded to a page.
+            self.assertTrue(900 < window["first"] <= 1400 - 256 - 64, window["first"])
+            self.assertEqual(full["first"], 0)
+            self.assertEqual((window["can shift"], full["can shift"]), (stock["window"]["can shift"], True))
+            self.assertLess(window["layers"][0], 0.5 * full["layers"][0], "every second layer has a window")
+            self.assertEqual(window["layers"][1], full["layers"][1])
+            self.assertEqual((window["a little"], full["a little"]), (True, True))
+            # What the windowed layers have lost is refused, and nothing has changed; a checkpoint brings it back.
+            self.assertEqual((window["far"], window["last"]), (False, 1399), said)
+            self.assertEqual((full["far"], full["last"]), (True, 899))
+            self.assertGreater(window["checkpoint"], 1000)
+            self.assertLess(full["checkpoint"], 100)
+            self.assertEqual(window["restored"][:2], [window["checkpoint"], 899], said)
+            self.assertTrue(500 < window["restored"][2] <= 900 - 256 - 64)
+            self.assertEqual(window["from the checkpoint"], window["1400"], "bit for bit")
+            self.assertEqual(window["stale"], [0, 0])
+            self.assertIn("does not begin with any more", said)
+
+    def test_copies_of_their_rows_are_counted(self):
+        out, said = self.inside(shared_tokens, "f32", STATUS_PORT=preload.free_port())
+        more = out["at once"]["scratch"] - out["each"]["scratch"]
+        # Passes of 64 tokens of three sequences, by worker, and the answers; the other way has none.
+        self.assertGreater(more, 4 * 3 * 64 * 256, said)
 
     def test_tokens_of_several_sequences_are_those_of_stock(self):
         stock, _ = self.inside(shared_tokens, None)

@@ -69,6 +69,26 @@ def drafts(server):
     return {str(i): server.complete(TEXT[i * 500:i * 500 + 600], 40) for i in range(3)}
 
 
+def windows(server):
+    """Prompts past the window: going on, going back a little, far back, and from a saved slot."""
+    out = {"first": server.complete(TEXT[:1500], 12, id_slot=0)}
+    out["goes on"] = server.complete(TEXT[:1500] + " And then", 12, id_slot=0)
+    out["a little back"] = server.complete(TEXT[:1480] + " Or else", 12, id_slot=0)
+    out["far back"] = server.complete(TEXT[:700] + " A different end.", 12, id_slot=0)
+    out["again"] = server.complete(TEXT[:1500], 12, id_slot=0)
+    server.post("/slots/0?action=save", {"filename": "w.bin"})
+    out["restored"] = server.post("/slots/1?action=restore", {"filename": "w.bin"}).get("n_restored")
+    out["from the file"] = server.complete(TEXT[:1500] + " so", 12, id_slot=1)
+    out["parallel"] = parallel(server, [TEXT[i * 300:i * 300 + 900] for i in range(2)], 12)
+
+    def tokens(value):  # how much is reused depends on what is kept behind a window
+        if isinstance(value, list):
+            return [tokens(v) for v in value]
+        return value.get("tokens", value) if isinstance(value, dict) else value
+
+    return {name: tokens(value) for name, value in out.items()}
+
+
 CASES = {  # requests, arguments of the server
     "chat": (chat, ["-c", 2048, "-np", 2, "-b", 256, "-ub", 128]),
     "slots": (slots, ["-c", 4096, "-np", 4, "-b", 256, "-ub", 128]),
@@ -79,7 +99,9 @@ CASES = {  # requests, arguments of the server
     "chunks": (chunks, ["-c", 1024, "-np", 1, "--cache-reuse", 16, "--cache-ram", 0, "-b", 256, "-ub", 128]),
     "draft": (drafts, ["-c", 2048, "-np", 1, "-b", 256, "-ub", 128, "--spec-type", "draft-simple", "--spec-draft-n-max", 6,
                        "-md", preload.RANDOM_MODEL]),
+    "windows": (windows, ["-c", 4096, "-np", 2, "-b", 128, "-ub", 128]),
 }
+MODELS = {"windows": preload.windowed_model}
 
 
 def differences(stock, ours, where=""):
@@ -99,10 +121,11 @@ def failures(result, where=""):
 def main(so, llama_bin, names):
     server = f"{llama_bin}/llama-server"
     preload.need(so, server)
-    model = preload.random_model()
+    preload.random_model()
     faults = []
     for name in names or CASES:
         requests, arguments = CASES[name]
+        model = MODELS.get(name, preload.random_model)()
         with preload.Server(server, model, [*arguments, *preload.STOCK], preload.environment()) as s:
             stock = requests(s)
         faults += [f"{name}/stock{d}" for d in failures(stock)]  # else equality would say nothing

@@ -127,6 +127,8 @@ class Variables(unittest.TestCase):
                 ({"kv": "k4v4", "BITS": "4,5"}, ["TERSEKV_BITS=4,5", "3.5"]),
                 ({"kv": "k4v4", "STATUS_PORT": "65536"}, ["TERSEKV_STATUS_PORT=65536", "65535"]),
                 ({"kv": "k4v4", "STATUS_HOST": "here"}, ["TERSEKV_STATUS_HOST=here", "127.0.0.1"]),
+                ({"kv": "k4v4", "PREFIX": "no"}, ["TERSEKV_PREFIX=no", "on or off"]),
+                ({"kv": "k4v4", "PREFIX": "0"}, ["TERSEKV_PREFIX=0", "number of tokens"]),
                 ({"kv": "k4v4", "DRIFT": "-1"}, ["TERSEKV_DRIFT=-1", "64"]),
                 ({"kv": "k4v4", "DRIFT_LIMIT": "0"}, ["TERSEKV_DRIFT_LIMIT=0", "0.3"])):
             with self.subTest(**variables):

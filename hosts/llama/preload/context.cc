@@ -19,6 +19,8 @@
 namespace tersekv::llama::preload {
 namespace {
 
+constexpr int kKeepBack = 64;  // tokens, drafts that are rejected among them
+constexpr int kMostKeepBack = 32768;
 constexpr int kFull = 1, kInvalid = -1, kFailed = -3;  // of llama_decode
 
 // The program's parameters for a context that is only a staging area.
@@ -42,6 +44,30 @@ std::vector<LayerBits> BitsOfLayers(const Settings& settings) {
   const Result<BudgetEntry> entry = FindBudget(*settings.profile, settings.bits);
   TERSEKV_CHECK(entry.has_value());  // ParseSettings has looked
   return LayerBitsOf(*entry);
+}
+
+// As llama.cpp: a program that asks for swa_full can go back as far as it likes, and shift positions; others can go
+// back a little, and by checkpoints. Windows that no sequence outgrows are none.
+Result<Sizes> SizesOf(const Model& model, const llama_context_params& params, const Settings& settings,
+                      CacheConfig* config) {
+  const auto plan = [&](const CacheConfig& c) {
+    return PlanSizes(params, static_cast<int>(model.info.ctx_train), c, settings);
+  };
+  const int32_t widest = *std::ranges::max_element(config->windows);
+  if (params.swa_full || widest == 0) {
+    config->windows.clear();
+    return plan(*config);
+  }
+  // A call of several passes that fails in a later one is taken back whole.
+  const int64_t ubatch = std::min(params.n_ubatch, params.n_batch);
+  config->keep_back = static_cast<int>(std::min<int64_t>(kKeepBack + params.n_batch - ubatch, kMostKeepBack));
+  CacheConfig sized = *config;
+  sized.keep_back += static_cast<int>(std::min<int64_t>(ubatch, kMostKeepBack));
+  const Result<Sizes> sizes = plan(sized);
+  if (!sizes || sizes->ctx_seq > static_cast<uint32_t>(widest + config->keep_back)) return sizes;
+  config->windows.clear();
+  config->keep_back = 0;
+  return plan(*config);
 }
 
 int Threads(const llama_context_params& params) {
@@ -76,10 +102,10 @@ Result<std::unique_ptr<Context>> Context::Create(std::shared_ptr<const Model> mo
                                                  const Settings& settings) {
   CacheConfig config;
   TERSEKV_RETURN_IF_ERROR(ConfigureCache(model->info, settings.kv, settings.profile, BitsOfLayers(settings), &config));
-  config.windows.clear();  // what a window has left behind is kept: programs go back there
-  const Result<Sizes> sizes = PlanSizes(params.params, static_cast<int>(model->info.ctx_train), config, settings);
+  const Result<Sizes> sizes = SizesOf(*model, params.params, settings, &config);
   if (!sizes) return sizes.error();
   config.byte_budget = sizes->budget;
+  config.share_pages = settings.share;
   config.max_workers = Threads(params.params);
   Result<std::unique_ptr<KvCache>> cache = KvCache::Create(config);
   if (!cache) return cache.error();
@@ -129,12 +155,15 @@ void Context::Introduce(const Settings& settings) const {
   Say(1, "{}: keys and values packed as {} ({:.4g} bits a value with scales){}, host mode {}, llama.cpp {}",
       model_->info.name, spec, BitsSpec(config),
       settings.profile != nullptr ? ", profile " + settings.profile_path : "", HostModeName(mode_), LlamaVersion());
+  const std::string prefix =
+      settings.prefix > 0 && sizes_.sequences > 1
+          ? fmt::format(" (the first {} of each sequence, the same in all, are there once)", settings.prefix)
+          : "";
   Say(1,
-      "n_ctx {} ({} sequence{}, {} tokens at most in one): {} bytes for the history, which hold {} tokens; f16 would "
-      "take "
-      "{} bytes for {} tokens; llama.cpp's own cache has {} cells of staging",
+      "n_ctx {} ({} sequence{}, {} tokens at most in one): {} bytes for the history, which hold {} tokens{}; f16 would "
+      "take {} bytes for {} tokens; llama.cpp's own cache has {} cells of staging",
       sizes_.ctx, sizes_.sequences, sizes_.sequences == 1 ? "" : "s", sizes_.ctx_seq, sizes_.budget,
-      sizes_.total_tokens, sizes_.f16, sizes_.requested, sizes_.staging);
+      sizes_.total_tokens, prefix, sizes_.f16, sizes_.requested, sizes_.staging);
 }
 
 // What llama.cpp checks against its own cache, which is empty here.
@@ -241,6 +270,7 @@ ContextReport Context::Report() const {
   report.broken = broken_;
   if (broken_) return report;  // a step may be open
   report.usage = cache.Usage();
+  report.usage.scratch += hook_.scratch_bytes();
   DescribeSlots(cache, &report);
   return report;
 }

@@ -47,6 +47,8 @@ class Context {
   // The return codes of llama_decode. run: the engine's own call, with the same tokens in the same order.
   int Decode(std::span<const BatchToken> batch, const std::function<int()>& run);
   void Clear(bool data);
+  // Positions can be shifted. As in llama.cpp not where windowed layers have lost some of what would be shifted.
+  bool can_shift() const { return rotator_.can_shift() && history_.cache().config().windows.empty(); }
   void SetCausal(bool causal) { causal_ = causal; }
   // Something was left half done: no more decoding, no more states.
   void Break() { broken_ = true; }

@@ -67,8 +67,11 @@ Made Make(llama_model* model, const WideContextParams& params) {
       ++StatusBoard::Get().packed;
       return {handle, false};
     }
-    const bool budget = context.error().code() == StatusCode::kOutOfBudget;
-    decision = {budget ? Decision::kRefuse : Decision::kPass, context.error().message()};
+    // A variable that does not fit is refused; but what fits a model need not fit its draft.
+    const StatusCode code = context.error().code();
+    const bool wrong = code == StatusCode::kInvalidArgument && params.params.ctx_other == nullptr;
+    decision = {code == StatusCode::kOutOfBudget || wrong ? Decision::kRefuse : Decision::kPass,
+                context.error().message()};
   }
   decision = Settle(std::move(decision), *settings);
   const bool pass = decision.kind == Decision::kPass;

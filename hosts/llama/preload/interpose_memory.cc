@@ -34,7 +34,7 @@ TERSEKV_INTERPOSED void llama_memory_seq_add(llama_memory_t memory, llama_seq_id
   if (Context* ours = Ours(memory)) {
     if (delta == 0) return;
     return On(__func__, ours, [&] {
-      if (!ours->rotator().can_shift()) {
+      if (!ours->can_shift()) {
         return ours->history().Spoil(seq, Unsupported("its positions were to be shifted, see llama_memory_can_shift"));
       }
       ours->history().Shift(seq, begin, end, delta, ours->rotator().rotations());
@@ -68,7 +68,7 @@ TERSEKV_INTERPOSED llama_pos llama_memory_seq_pos_max(llama_memory_t memory, lla
 }
 
 TERSEKV_INTERPOSED bool llama_memory_can_shift(llama_memory_t memory) {
-  if (const Context* ours = Ours(memory)) return Guard(__func__, false, [&] { return ours->rotator().can_shift(); });
+  if (const Context* ours = Ours(memory)) return Guard(__func__, false, [&] { return ours->can_shift(); });
   return TERSEKV_REAL(llama_memory_can_shift)(memory);
 }
 

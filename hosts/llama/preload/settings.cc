@@ -61,6 +61,16 @@ Result<Settings> ParseSettings(const std::function<const char*(const char*)>& ge
       return Wrong("TERSEKV_CTX", v, "a number of tokens from 256 on, or auto: as many as the bytes hold");
     }
   }
+  if (const auto v = read("TERSEKV_PREFIX"); !v.empty() && v != "on") {
+    settings.share = v != "off";
+    if (settings.share) settings.prefix = ParseWhole(v).value_or(0);
+    if (settings.share && (settings.prefix < 1 || settings.prefix > INT32_MAX)) {
+      return Wrong(
+          "TERSEKV_PREFIX", v,
+          "on or off: pages that slots have in common are held once, or a number of tokens that all slots begin "
+          "with, which sizes then count once");
+    }
+  }
   if (const auto v = read("TERSEKV_STATUS_PORT"); !v.empty()) {
     const int64_t port = ParseWhole(v).value_or(-1);
     if (port < 0 || port > 65535) return Wrong("TERSEKV_STATUS_PORT", v, "a port from 1 to 65535, or 0: a free one");
@@ -103,10 +113,10 @@ Result<Settings> ParseSettings(const std::function<const char*(const char*)>& ge
 }
 
 std::vector<std::string> UnknownVariables(char* const* environment) {
-  constexpr std::string_view kKnown[] = {"KV",          "PROFILE", "BITS",        "KV_BYTES",      "CTX",
-                                         "STRICT",      "LOG",     "PREFILL",     "DETERMINISTIC", "STATUS_PORT",
-                                         "STATUS_HOST", "DRIFT",   "DRIFT_LIMIT", "FORCE_ISA",     "CACHE_DIR",
-                                         "THREADS"};
+  constexpr std::string_view kKnown[] = {"KV",          "PROFILE", "BITS",    "KV_BYTES",      "CTX",
+                                         "STRICT",      "LOG",     "PREFILL", "DETERMINISTIC", "STATUS_PORT",
+                                         "STATUS_HOST", "PREFIX",  "DRIFT",   "DRIFT_LIMIT",   "FORCE_ISA",
+                                         "CACHE_DIR",   "THREADS"};
   std::vector<std::string> unknown;
   for (; *environment != nullptr; ++environment) {
     const std::string_view variable = *environment, name = variable.substr(0, variable.find('='));

@@ -21,6 +21,8 @@ struct Settings {
   double bits = 0;      // 0 = as the spec says
   size_t kv_bytes = 0;  // 0 = what the requested context takes in f16
   int64_t ctx = 0;      // 0 = as the program asks, kAutoCtx = what the bytes hold
+  bool share = true;    // equal pages are held once
+  int64_t prefix = 0;   // tokens that all slots begin with, as far as sizes count
   bool strict = false;
   int status_port = -1;  // -1 = none, 0 = a free one
   std::string status_host = "127.0.0.1";

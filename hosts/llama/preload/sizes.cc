@@ -37,7 +37,7 @@ Result<Sizes> PlanSizes(const llama_context_params& params, int ctx_train, const
   if (settings.ctx > 0) SetContext(wanted = static_cast<uint32_t>(settings.ctx), &sizes);
   const bool fit = settings.ctx == Settings::kAutoCtx && params.ctx_other == nullptr;
   sizes.budget = settings.kv_bytes != 0 ? settings.kv_bytes : sizes.f16;
-  const Result<int64_t> tokens = CapacityTokens(config, sizes.budget, sizes.sequences);
+  const Result<int64_t> tokens = CapacityTokens(config, sizes.budget, sizes.sequences, settings.prefix);
   if (!tokens) return tokens.error();
   sizes.total_tokens = *tokens * sizes.sequences;
   if (fit) {
@@ -50,7 +50,7 @@ Result<Sizes> PlanSizes(const llama_context_params& params, int ctx_train, const
     SetContext(wanted = static_cast<uint32_t>(std::min<int64_t>(most / unit * unit, INT32_MAX / 2)), &sizes);
   }
   const auto n = static_cast<uint32_t>(sizes.sequences);
-  const Result<size_t> needed = CapacityBytes(config, (sizes.ctx + n - 1) / n, sizes.sequences);
+  const Result<size_t> needed = CapacityBytes(config, (sizes.ctx + n - 1) / n, sizes.sequences, settings.prefix);
   if (!needed) return needed.error();
   sizes.needed = *needed;
   if (sizes.needed > sizes.budget && !fit) {

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -45,29 +47,76 @@ bool Get(std::string_view* in, T* value) {
   return true;
 }
 
-struct Part {
+struct SavedPart {
   int32_t seq = 0;
   std::shared_ptr<std::string> bytes;  // the session has views into them
   SavedSession session;
+  std::deque<std::string> pages = {};  // and into these
 };
+
+// Gives a partial state the pages of layers without a window that the sequence holds, copied.
+Status Complete(const KvCache& cache, int32_t seq, SequenceState* state, std::deque<std::string>* pages) {
+  const std::vector<int32_t>& windows = cache.config().windows;
+  const Result<SequenceState> now = cache.State(seq);
+  const size_t places = state->positions.size();
+  if (!now || state->layers.size() != now->layers.size() || state->layers.size() != windows.size() ||
+      now->positions.size() < places || now->packed_end < state->packed_end ||
+      !std::equal(state->positions.begin(), state->positions.end(), now->positions.begin())) {
+    return InvalidArgument(
+        fmt::format("a checkpoint of {} tokens, which sequence {} does not begin with any more", state->tokens(), seq));
+  }
+  for (size_t l = 0; l < windows.size(); ++l) {
+    SequenceState::Layer& layer = state->layers[l];
+    const SequenceState::Layer& from = now->layers[l];
+    if (windows[l] != 0 || layer.pages.empty()) continue;
+    for (int i = 0; i < 6; ++i) {
+      if (std::ranges::equal(layer.statistics[i / 3][i % 3], from.statistics[i / 3][i % 3])) continue;
+      return InvalidArgument(fmt::format("a checkpoint of a sequence {} that has been emptied since", seq));
+    }
+    if (from.pages.size() < layer.pages.size()) return Internal("a sequence with fewer pages than its checkpoint");
+    pages->emplace_back();
+    std::string& bytes = pages->back();
+    for (size_t p = 0; p < layer.pages.size(); ++p) {
+      bytes.append(reinterpret_cast<const char*>(from.pages[p].data()), from.pages[p].size());
+    }
+    size_t at = 0;
+    for (size_t p = 0; p < layer.pages.size(); ++p) {
+      layer.pages[p] = {reinterpret_cast<const uint8_t*>(bytes.data()) + at, from.pages[p].size()};
+      at += from.pages[p].size();
+    }
+  }
+  return {};
+}
 
 Status Damaged(const char* what) { return DataLoss(fmt::format("a saved state of TerseKV {}", what)); }
 
 }  // namespace
 
+Result<std::string> StateCodec::Part(int32_t id, bool partial) const {
+  const KvCache& cache = *history_->cache();
+  // The program keeps the tokens itself.
+  const std::vector<int32_t> tokens(static_cast<size_t>(cache.Length(id)), 0);
+  if (!partial) return SerializeSession(cache, id, tokens, model_);
+  Result<SequenceState> state = cache.State(id);
+  if (!state) return state.error();
+  for (size_t l = 0; l < state->layers.size(); ++l) {
+    if (cache.config().windows[l] != 0) continue;
+    for (std::span<const uint8_t>& page : state->layers[l].pages) page = {};
+  }
+  return SerializeSession(cache.config(), *state, tokens, model_);
+}
+
 Result<std::string_view> StateCodec::Save(int32_t seq, bool partial) {
   const KvCache& cache = *history_->cache();
   StateHead head;
   head.partial = partial ? 1 : 0;
-  if (partial) {
-    saved_.clear();
-    saved_at_ = 0;
-    Put(head, &saved_);
+  if (saved_at_ != 0 && saved_at_ == history_->changes() && saved_seq_ == seq && saved_partial_ == partial) {
     return std::string_view(saved_);
   }
-  if (saved_at_ != 0 && saved_at_ == history_->changes() && saved_seq_ == seq) return std::string_view(saved_);
   std::vector<int32_t> sequences = cache.Sequences();
-  if (seq != kAll) {
+  if (partial && cache.config().windows.empty()) {
+    sequences.clear();
+  } else if (seq != kAll) {
     const bool holds = cache.Length(seq) > 0;
     sequences.assign(holds ? 1 : 0, seq);
   }
@@ -76,14 +125,13 @@ Result<std::string_view> StateCodec::Save(int32_t seq, bool partial) {
   saved_at_ = 0;
   Put(head, &saved_);
   for (const int32_t id : sequences) {
-    // The program keeps the tokens itself.
-    const std::vector<int32_t> tokens(static_cast<size_t>(cache.Length(id)), 0);
-    const Result<std::string> bytes = SerializeSession(cache, id, tokens, model_);
+    const Result<std::string> bytes = Part(id, partial);
     if (!bytes) return bytes.error();
     Put(SequenceHead{id, 0, bytes->size()}, &saved_);
     saved_ += *bytes;
   }
   saved_seq_ = seq;
+  saved_partial_ = partial;
   saved_at_ = history_->changes();
   return std::string_view(saved_);
 }
@@ -95,15 +143,15 @@ Result<size_t> StateCodec::Load(std::string_view bytes, int32_t seq) {
     return DataLoss("a saved state that TerseKV has not written (llama.cpp's own states cannot be packed)");
   }
   if (head.version != kVersion) return Unsupported(fmt::format("a saved state of version {}", head.version));
-  if (head.partial != 0) return bytes.size() - rest.size();
+  if (head.partial != 0 && head.sequences == 0) return bytes.size() - rest.size();
   if (seq != kAll && head.sequences > 1) {
     return InvalidArgument(fmt::format("a saved state of {} sequences for one sequence", head.sequences));
   }
-  std::vector<Part> parts;
+  std::vector<SavedPart> parts;
   for (uint32_t i = 0; i < head.sequences; ++i) {
     SequenceHead one;
     if (!Get(&rest, &one) || one.bytes > rest.size()) return Damaged("is cut off");
-    Part part{seq != kAll ? seq : one.seq, std::make_shared<std::string>(rest.substr(0, one.bytes)), {}};
+    SavedPart part{seq != kAll ? seq : one.seq, std::make_shared<std::string>(rest.substr(0, one.bytes)), {}};
     rest.remove_prefix(one.bytes);
     Result<SavedSession> session = ParseSession(*part.bytes, "a saved state");
     if (!session) return session.error();
@@ -112,17 +160,21 @@ Result<size_t> StateCodec::Load(std::string_view bytes, int32_t seq) {
       return InvalidArgument(
           fmt::format("a saved state of sequence {}: the context has {} (n_seq_max)", part.seq, sizes_.sequences));
     }
-    for (const Part& other : parts) {
+    for (const SavedPart& other : parts) {
       if (other.seq == part.seq) return Damaged("holds a sequence twice");
     }
     if (part.session.tokens.size() > sizes_.ctx_seq) {
       return InvalidArgument(fmt::format("a saved state of {} tokens: a sequence of this context takes {} (n_ctx)",
                                          part.session.tokens.size(), sizes_.ctx_seq));
     }
+    if (head.partial != 0) {
+      if (const Status s = Complete(*history_->cache(), part.seq, &part.session.state, &part.pages); !s.ok()) return s;
+    }
     parts.push_back(std::move(part));
   }
-  history_->Remove(seq, -1, -1);
-  for (const Part& part : parts) {
+  if (head.partial == 0) history_->Remove(seq, -1, -1);
+  for (const SavedPart& part : parts) {
+    history_->Remove(part.seq, -1, -1);
     const Status s = RestoreSession(part.session, model_, history_->cache(), part.seq);
     history_->Changed();
     if (s.ok()) continue;

@@ -24,12 +24,14 @@ class StateCodec {
   StateCodec(History* history, ModelIdentity model, const Sizes& sizes)
       : history_(history), model_(std::move(model)), sizes_(sizes) {}
 
-  // The bytes of one sequence or of all. partial: llama.cpp asks for what a sliding window loses; nothing is lost here,
-  // so such a state is empty. Valid until the next call.
+  // The bytes of one sequence or of all. partial: what llama.cpp calls a checkpoint, all that the sequence loses while
+  // it grows, which its end can be cut back to later: pages of windowed layers and raw rows; nothing without windows.
+  // Valid until the next call.
   Result<std::string_view> Save(int32_t seq, bool partial);
-  // Into one sequence, or all of them; what is there is replaced. The target is empty after a failure, and only if
-  // something of it had to be removed first. Returns the bytes read. kInvalidArgument: more tokens than a sequence has,
-  // or a sequence that the context has not, or has twice.
+  // Into one sequence, or all of them; what is there is replaced, but a partial state takes pages of other layers from
+  // it and is refused where the sequence does not begin with the tokens that the state was made of. The target is empty
+  // after a failure, and only if something of it had to be removed first. Returns the bytes read. kInvalidArgument:
+  // more tokens than a sequence has, or a sequence that the context has not, or has twice.
   Result<size_t> Load(std::string_view bytes, int32_t seq);
 
   // A file: the program's tokens and a state. Written whole or not at all. Returns its bytes.
@@ -44,11 +46,14 @@ class StateCodec {
   static Result<File> ReadFile(const std::string& path);
 
  private:
+  Result<std::string> Part(int32_t id, bool partial) const;
+
   History* history_;
   ModelIdentity model_;
   const Sizes& sizes_;
   std::string saved_;
   int32_t saved_seq_ = 0;
+  bool saved_partial_ = false;
   uint64_t saved_at_ = 0;  // History::changes() then; 0: nothing is saved
 };
 

@@ -120,7 +120,7 @@ Json ToJson(const ContextReport& c) {
             {"reserved", u.bytes_reserved},
             {"scratch", u.scratch},
             {"f16", u.bytes_f16}}},
-          {"pages", {{"held", c.pages}, {"shared", c.pages_shared}}},
+          {"pages", {{"held", c.pages}, {"shared", c.pages_shared}, {"bytes_saved", u.saved}}},
           {"slots", std::move(slots)},
           {"prompt", ToJson(c.activity.prompt)},
           {"generation", ToJson(c.activity.generation)},
@@ -140,7 +140,7 @@ Json ToJson(const ContextReport& c) {
 }  // namespace
 
 void DescribeSlots(const KvCache& cache, ContextReport* report) {
-  std::unordered_map<const uint8_t*, int> holders;  // of the first layer's pages: all layers share alike
+  std::unordered_map<const uint8_t*, int> holders;
   std::vector<std::pair<size_t, SequenceState>> states;
   for (const int32_t seq : cache.Sequences()) {
     Result<SequenceState> state = cache.State(seq);
@@ -151,17 +151,19 @@ void DescribeSlots(const KvCache& cache, ContextReport* report) {
     for (const SequenceState::Layer& layer : state->layers) {
       slot.layers.push_back(BytesOf(layer));
       slot.bytes += slot.layers.back();
+      for (const auto& page : layer.pages) {
+        if (!page.empty()) ++holders[page.data()];
+      }
     }
     slot.bytes += state->positions.size() * sizeof(int32_t);
-    for (const auto& page : state->layers.front().pages) ++holders[page.data()];
     states.emplace_back(report->slots.size(), std::move(*state));
     report->slots.push_back(std::move(slot));
   }
   for (const auto& [index, state] : states) {
-    const auto& pages = state.layers.front().pages;
-    for (size_t p = 0; p < pages.size(); ++p) {
-      if (holders[pages[p].data()] < 2) continue;
-      for (const SequenceState::Layer& layer : state.layers) report->slots[index].shared_bytes += layer.pages[p].size();
+    for (const SequenceState::Layer& layer : state.layers) {
+      for (const auto& page : layer.pages) {
+        if (!page.empty() && holders[page.data()] > 1) report->slots[index].shared_bytes += page.size();
+      }
     }
   }
   report->pages = static_cast<int64_t>(holders.size());
@@ -211,10 +213,14 @@ std::string ToPrometheus(const ProcessReport& report) {
     put("stored=\"packed\"", static_cast<double>(c.usage.tokens_packed));
     put("stored=\"raw\"", static_cast<double>(c.usage.tokens - c.usage.tokens_packed));
   });
-  m.Add("tersekv_pages", "gauge", "Pages of one layer, by who holds them.", [](const auto& c, const auto& put) {
+  m.Add("tersekv_pages", "gauge", "Pages of all layers, by who holds them.", [](const auto& c, const auto& put) {
     put("held_by=\"one\"", static_cast<double>(c.pages - c.pages_shared));
     put("held_by=\"several\"", static_cast<double>(c.pages_shared));
   });
+  m.AddOne("tersekv_pages_shared", "gauge", "Pages of all layers that several slots hold.",
+           [](const ContextReport& c) { return static_cast<double>(c.pages_shared); });
+  m.AddOne("tersekv_bytes_saved", "gauge", "What pages would take on top if each slot held its own.",
+           [](const ContextReport& c) { return static_cast<double>(c.usage.saved); });
   m.Add("tersekv_slot_bytes", "gauge", "Bytes of each slot that holds tokens.", [](const auto& c, const auto& put) {
     for (const SlotReport& slot : c.slots) put(fmt::format("slot=\"{}\"", slot.id), static_cast<double>(slot.bytes));
   });

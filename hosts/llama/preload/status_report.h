@@ -38,7 +38,7 @@ struct ContextReport {
   int sequences = 0;
   size_t budget = 0;
   CacheUsage usage;
-  int64_t pages = 0, pages_shared = 0;  // in one layer; shared: held by several slots
+  int64_t pages = 0, pages_shared = 0;  // over all layers; shared: held by several slots
   std::vector<SlotReport> slots;        // that hold tokens
   Activity activity;
   DriftReport drift;
