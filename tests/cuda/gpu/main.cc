@@ -2,6 +2,7 @@
 // tersekv_gpu_check [--small] [NAME...]: what can be checked on the device at hand, or the named parts of it; --small:
 // less of it, for compute-sanitizer.
 #include <algorithm>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 
 int main(int argc, char** argv) {
   using namespace tersekv::gpu;
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what was checked is seen also when time runs out
   std::vector<std::string> names(argv + 1, argv + argc);
   const bool small = std::erase(names, "--small") > 0;
   cudaDeviceProp device;
