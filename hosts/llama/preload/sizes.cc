@@ -50,10 +50,12 @@ Result<Sizes> PlanSizes(const llama_context_params& params, int ctx_train, const
     SetContext(wanted = static_cast<uint32_t>(std::min<int64_t>(most / unit * unit, INT32_MAX / 2)), &sizes);
   }
   const auto n = static_cast<uint32_t>(sizes.sequences);
-  const Result<size_t> needed = CapacityBytes(config, (sizes.ctx + n - 1) / n, sizes.sequences, settings.prefix);
+  const int64_t each = (sizes.ctx + n - 1) / n;
+  const Result<size_t> needed = CapacityBytes(config, each, sizes.sequences, settings.prefix);
   if (!needed) return needed.error();
-  sizes.needed = *needed;
-  if (sizes.needed > sizes.budget && !fit) {
+  const bool fits = fit || *tokens >= each;  // CapacityBytes may be above the least
+  sizes.needed = fits ? std::min(*needed, sizes.budget) : *needed;
+  if (!fits) {
     if (settings.kv_bytes != 0) {
       return OutOfBudget(fmt::format(
           "{} tokens in {} sequences take {} bytes as {}, TERSEKV_KV_BYTES is {}: that holds {} "
